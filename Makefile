@@ -1,0 +1,54 @@
+# Every target sets up .venv by itself, and again only when pyproject.toml or constraints.txt changed.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+READY := .venv/.ready
+PROTOS := $(wildcard proto/leco/v1/*.proto)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint proto proto-check proto-accept bench constraints clean
+
+help: ## Show the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(READY): pyproject.toml constraints.txt
+	@echo "Setting up .venv (a minute or so, the first time) ..."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "leco needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(READY) ## Run the hash-count service and a small client that shows exactly-once counting
+	@$(BIN)/leco demo
+
+test: $(READY) ## Run every test
+	@$(BIN)/pytest
+
+lint: $(READY) proto-check ## ruff, mypy --strict, import rules, proto checks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+proto: $(READY) ## Generate leco/v1 from proto/
+	$(BIN)/python proto/generate.py
+
+proto-check: $(READY) ## buf lint, no breaking change, generated code is current
+	$(BIN)/buf lint
+	$(BIN)/buf breaking --against proto/accepted.binpb
+	$(BIN)/python proto/generate.py --check
+
+proto-accept: $(READY) ## Accept the present contracts as the ones that must not break
+	$(BIN)/buf lint
+	$(BIN)/buf build --as-file-descriptor-set --exclude-source-info --output proto/accepted.binpb
+
+bench: $(READY) ## Run the benchmarks; tables go to benchmarks/results
+	$(BIN)/python benchmarks/hashcount.py
+
+constraints: ## Bring constraints.txt up to date (in a fresh environment)
+	$(PYTHON) -m venv --clear .venv-constraints
+	.venv-constraints/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	.venv-constraints/bin/pip freeze --exclude-editable > constraints.txt
+	rm -rf .venv-constraints
+
+clean: ## Remove .venv and caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The task registry and the environment adapters."""

@@ -1,0 +1,1 @@
+"""Generated from proto/leco/v1 by `make proto`. Never edited."""

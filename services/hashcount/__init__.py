@@ -1,0 +1,1 @@
+"""The hash-count service: episodic visit tables, exactly once."""

@@ -1,0 +1,1 @@
+"""The learner: receives trajectories, trains, publishes parameters, checkpoints."""
