@@ -25,7 +25,8 @@ def generate(target: Path) -> None:
     includes = [ROOT / "proto", Path(grpc_tools.__file__).parent / "_proto"]
     outputs = [f"--{plugin}_out={'quiet:' if plugin.startswith('mypy') else ''}{target}" for plugin in PLUGINS]
     plugins = [
-        f"--plugin=protoc-gen-{name}={Path(sys.executable).parent / f'protoc-gen-{name}'}" for name in ("mypy", "mypy_grpc")
+        f"--plugin=protoc-gen-{name}={Path(sys.executable).parent / f'protoc-gen-{name}'}"
+        for name in ("mypy", "mypy_grpc")
     ]
     code = protoc.main(["protoc", *(f"-I{path}" for path in includes), *plugins, *outputs, *map(str, protos)])
     if code != 0:

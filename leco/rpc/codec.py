@@ -1,0 +1,168 @@
+"""The values of `leco.types` to and from messages. Nothing else in the project turns one into the other.
+
+A message that breaks its contract is refused with a `CodecError` that names the field, so whoever holds a value can
+compute with it.
+"""
+
+import itertools
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leco.rpc.contract import checked_tensors
+from leco.rpc.tensors import CodecError, layout, pack, payload_size, tensors_to_message, unpack
+from leco.types import EpisodeSummary, ParameterSnapshot, Trajectory, TrajectorySpec
+from leco.v1 import learner_pb2, trajectory_pb2
+
+__all__ = [
+    "CodecError",
+    "parameters_from_messages",
+    "parameters_to_messages",
+    "trajectory_from_message",
+    "trajectory_to_message",
+]
+
+# "Less than 4 MB", decimal: a chunk of nearly 4 MiB would not fit, with its envelope, in gRPC's default of 4 MiB.
+CHUNK_LIMIT_BYTES = 4_000_000
+
+
+def trajectory_to_message(trajectory: Trajectory) -> trajectory_pb2.Trajectory:
+    """A trajectory as the actor sends it."""
+    tensors: dict[str, npt.NDArray[Any]] = {
+        "observation": trajectory.observation,
+        "start": trajectory.start,
+        "terminal_observation": trajectory.terminal_observation,
+        "action": trajectory.action,
+        "reward": trajectory.reward,
+        "behaviour_logits": trajectory.behaviour_logits,
+        "core_state": trajectory.core_state,
+    }
+    if trajectory.count is not None:
+        tensors["count"] = trajectory.count
+    return trajectory_pb2.Trajectory(
+        number=trajectory.number,
+        parameters_version=trajectory.parameters_version,
+        counted=trajectory.count is not None,
+        previous_action=trajectory.previous_action,
+        previous_reward=trajectory.previous_reward,
+        tensors=tensors_to_message(tensors),
+        episodes=[
+            trajectory_pb2.EpisodeSummary(
+                episode_return=episode.episode_return, length=episode.length, success=episode.success
+            )
+            for episode in trajectory.episodes
+        ],
+    )
+
+
+def trajectory_from_message(message: trajectory_pb2.Trajectory, spec: TrajectorySpec) -> Trajectory:
+    """The trajectory in a message, if it keeps every promise of trajectory.proto for a run of this specification.
+
+    The arrays are read-only views over one buffer.
+    """
+    tensors = checked_tensors(message, spec)
+    return Trajectory(
+        number=message.number,
+        parameters_version=message.parameters_version,
+        previous_action=message.previous_action,
+        previous_reward=message.previous_reward,
+        observation=tensors["observation"],
+        start=tensors["start"],
+        terminal_observation=tensors["terminal_observation"],
+        action=tensors["action"],
+        reward=tensors["reward"],
+        behaviour_logits=tensors["behaviour_logits"],
+        core_state=tensors["core_state"],
+        count=tensors.get("count"),
+        episodes=tuple(
+            EpisodeSummary(episode.episode_return, episode.length, episode.success) for episode in message.episodes
+        ),
+    )
+
+
+def parameters_to_messages(
+    snapshot: ParameterSnapshot, *, half_precision: bool, chunk_bytes: int = 2 * 1024 * 1024
+) -> Iterator[learner_pb2.ParametersResponse]:
+    """A snapshot as a stream: the header, then the payload in chunks. It is packed here, the chunks are cut as asked.
+
+    With `half_precision`, floating-point tensors travel as float16. One that holds a finite value beyond float16's
+    range (65,504) keeps its type instead: an infinite parameter would ruin the policy without a word.
+    """
+    if not 1 <= chunk_bytes < CHUNK_LIMIT_BYTES:
+        raise ValueError(f"chunk_bytes is {chunk_bytes}, expected 1 to {CHUNK_LIMIT_BYTES - 1}")
+    tensors = snapshot.tensors
+    if half_precision:
+        tensors = {name: _halved(tensor) for name, tensor in tensors.items()}
+    specs, payload = pack(tensors)
+    header = learner_pb2.ParametersHeader(
+        version=snapshot.version, specs=specs, payload_bytes=len(payload), payload_crc32=zlib.crc32(payload)
+    )
+    chunks = (
+        learner_pb2.ParametersResponse(chunk=payload[start : start + chunk_bytes])
+        for start in range(0, len(payload), chunk_bytes)
+    )
+    return itertools.chain([learner_pb2.ParametersResponse(header=header)], chunks)
+
+
+def _halved(tensor: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if tensor.dtype.kind != "f" or tensor.dtype.itemsize not in (4, 8):
+        return tensor
+    with np.errstate(over="ignore"):
+        half = tensor.astype(np.float16)
+    return half if np.array_equal(np.isfinite(half), np.isfinite(tensor)) else tensor
+
+
+def parameters_from_messages(
+    messages: Iterable[learner_pb2.ParametersResponse], *, max_bytes: int
+) -> ParameterSnapshot | None:
+    """The snapshot in a stream, or None if the stream is empty: nothing newer than what the caller has.
+
+    The arrays are read-only views over one buffer of at most `max_bytes`, which is reserved only after the header was
+    found consistent. They keep the type in which they travelled, so float16 stays float16: copying them into a
+    float32 network widens them anyway.
+    """
+    stream = iter(messages)
+    first = next(stream, None)
+    if first is None:
+        return None
+    if first.WhichOneof("message") != "header":
+        raise CodecError(f"message 0 has {first.WhichOneof('message') or 'nothing'}, expected header")
+    header = first.header
+    if header.version < 1:
+        raise CodecError("version is 0, expected at least 1")
+    places = layout(header.specs)
+    if header.payload_bytes != payload_size(places):
+        raise CodecError(f"payload_bytes is {header.payload_bytes}, expected {payload_size(places)} by the specs")
+    if header.payload_bytes > max_bytes:
+        raise CodecError(f"payload_bytes is {header.payload_bytes}, expected at most {max_bytes}")
+    payload = _joined(stream, header.payload_bytes)
+    if (crc := zlib.crc32(payload)) != header.payload_crc32:
+        raise CodecError(f"the chunks have CRC-32 {crc:#010x}, expected payload_crc32 {header.payload_crc32:#010x}")
+    return ParameterSnapshot(version=header.version, tensors=unpack(places, payload))
+
+
+def _joined(stream: Iterator[learner_pb2.ParametersResponse], size: int) -> bytearray:
+    """The chunks of a stream, exactly `size` bytes of them, read into one buffer.
+
+    An empty chunk is refused, so that no stream can go on for ever.
+    """
+    payload = bytearray(size)
+    received = 0
+    for index, message in enumerate(stream, start=1):
+        if message.WhichOneof("message") != "chunk":
+            raise CodecError(f"message {index} has {message.WhichOneof('message') or 'nothing'}, expected chunk")
+        chunk = message.chunk
+        if not 1 <= len(chunk) < CHUNK_LIMIT_BYTES:
+            raise CodecError(
+                f"the chunk in message {index} has {len(chunk)} bytes, expected 1 to {CHUNK_LIMIT_BYTES - 1}"
+            )
+        if received + len(chunk) > size:
+            raise CodecError(f"the chunks have at least {received + len(chunk)} bytes, expected payload_bytes {size}")
+        payload[received : received + len(chunk)] = chunk
+        received += len(chunk)
+    if received != size:
+        raise CodecError(f"the chunks have {received} bytes, expected payload_bytes {size}")
+    return payload

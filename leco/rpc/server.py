@@ -1,0 +1,140 @@
+"""How every service serves: limits, keepalive, health, reflection, metrics, and a drain on SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import signal
+from typing import TYPE_CHECKING
+
+import grpc
+import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health
+from grpc_reflection.v1alpha import reflection
+
+from leco.rpc.channel import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS, MAX_MESSAGE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leco.rpc.interceptor import RpcInterceptor
+    from leco.rpc.tls import ServerTls
+
+log = structlog.get_logger(__name__)
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class RpcServer:
+    """One gRPC server for one service, with health and reflection.
+
+    The health of the server itself (the empty name) says that the process lives and does not depend on anything else; the
+    health of `service` says whether calls to it make sense now.
+
+    Args:
+        service: The full name of the gRPC service.
+        interceptor: Sees every call.
+        tls: Without it the server speaks clear text.
+        max_message_bytes: A larger request is refused with RESOURCE_EXHAUSTED before it is read into memory.
+        max_calls: Calls in progress; more are refused with RESOURCE_EXHAUSTED. With max_message_bytes this bounds memory.
+        max_connection_age: Seconds after which a client is asked to connect anew, so that load spreads over replicas that came
+            later. None for services with long streams.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        *,
+        interceptor: RpcInterceptor,
+        tls: ServerTls | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        max_calls: int = 256,
+        max_connection_age: float | None = None,
+    ) -> None:
+        self.service = service
+        self._tls = tls
+        options = [
+            ("grpc.max_receive_message_length", max_message_bytes),
+            ("grpc.max_send_message_length", max_message_bytes),
+            ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_SECONDS * 1000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            # Clients ping every KEEPALIVE_SECONDS, also when idle: that is not abuse.
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_SECONDS * 1000 // 2),
+            # A second process on the same port shall fail loudly and not take half of the calls.
+            ("grpc.so_reuseport", 0),
+        ]
+        if max_connection_age is not None:
+            options.append(("grpc.max_connection_age_ms", int(max_connection_age * 1000)))
+        self.grpc = grpc.aio.server(interceptors=[interceptor], options=options, maximum_concurrent_rpcs=max_calls)
+        self._health = health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
+        names = (service, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self.grpc)
+        self._draining = False
+
+    async def start(self, address: str) -> str:
+        """Binds and serves; the service's own health stays NOT_SERVING until `set_serving`.
+
+        Returns:
+            The address with the port really used, which differs for port 0.
+        """
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise ValueError(
+                f"the address to listen on must be host:port, for example 127.0.0.1:50051, and not {address!r}"
+            )
+        try:
+            if self._tls is None:
+                bound = self.grpc.add_insecure_port(address)
+            else:
+                bound = self.grpc.add_secure_port(address, self._tls.credentials())
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}: is the port in use, or the host not this machine's?") from error
+        if self._tls is None and not _is_loopback(host):
+            log.warning(
+                "clear text on a network address: give --tls-cert and --tls-key unless the network is trusted",
+                address=address,
+            )
+        await self._health.set("", SERVING)
+        await self._health.set(self.service, NOT_SERVING)
+        await self.grpc.start()
+        return f"{host}:{bound}"
+
+    async def set_serving(self, *, serving: bool) -> None:
+        """Says whether calls to the service make sense now. Has no effect any more once the server drains."""
+        if not self._draining:
+            await self._health.set(self.service, SERVING if serving else NOT_SERVING)
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Turns health to NOT_SERVING, refuses new calls, and lets the calls in progress finish for at most that long."""
+        self._draining = True
+        await self._health.enter_graceful_shutdown()
+        await self.grpc.stop(grace_seconds)
+
+
+async def wait_for_signal() -> str:
+    """Returns the name of the first SIGTERM or SIGINT; a second one ends the process at once, as it would without us."""
+    loop = asyncio.get_running_loop()
+    received: asyncio.Future[str] = loop.create_future()
+
+    def handler(number: signal.Signals) -> Callable[[], None]:
+        def on_signal() -> None:
+            for each in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(each)
+            received.set_result(number.name)
+
+        return on_signal
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, handler(each))
+    return await received
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

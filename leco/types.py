@@ -1,0 +1,102 @@
+"""The values that flow between the parts: frozen, made of numpy arrays, and free of any transport.
+
+Shapes use one legend:
+
+    T     actions in an unroll
+    A     number of actions of the task
+    E     how many of the T actions ended an episode
+    O...  shape of one observation
+    C...  shape of the recurrent state of one environment
+
+Values that hold arrays compare by identity, because "equal" has no single answer for them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSummary:
+    """An episode that ended, over its whole length, also the part before the unroll in which it ended.
+
+    episode_return  the undiscounted sum of the task's own rewards (float32 on the wire)
+    length          the number of actions, before any action repeat; at least 1
+    success         whether the task calls the episode solved
+    """
+
+    episode_return: float
+    length: int
+    success: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectorySpec:
+    """What every trajectory of a run looks like.
+
+    unroll_length      T
+    observation_shape  O...
+    action_count       A
+    core_state_shape   C...
+    """
+
+    unroll_length: int
+    observation_shape: tuple[int, ...]
+    action_count: int
+    core_state_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trajectory:
+    """One unroll of one environment: T consecutive actions and the T+1 observations around them.
+
+    Episodes may end and begin inside it. `observation[t]` is what the policy saw when it chose `action[t]`. If
+    `action[t]` ended an episode, `observation[t+1]` is the first one of the next episode, and the observation in which
+    the episode really ended is a row of `terminal_observation`.
+
+    number                1, 2, 3, ... in the order in which one incarnation of an actor made them
+    parameters_version    the parameters that chose the actions and hashed the observations; at least 1
+    previous_action       the action before action[0], or -1 if start[0]
+    previous_reward       the reward before reward[0], or 0 if start[0] (float32 on the wire)
+    observation           uint8    [T+1, O...]  the last one only bootstraps the value
+    start                 bool     [T+1]        observation[t] is the first of its episode, so action[t] ended an
+                                                episode exactly if start[t+1]
+    terminal_observation  uint8    [E, O...]    the true last observation of each episode that ended, in order
+    action                int32    [T]          0 to A-1
+    reward                float32  [T]          the task's own reward for action[t]; finite
+    behaviour_logits      float32  [T, A]       of the policy that acted, before softmax; finite
+    core_state            float32  [C...]       the recurrent state before observation[0]; finite
+    count                 uint32   [T]          how often the code of the observation that action[t] led to (the
+                                                terminal one at an end) was seen in its episode; at least 1. None if
+                                                the unroll was not counted
+    episodes              one for each of the E episodes that ended, in order
+    """
+
+    number: int
+    parameters_version: int
+    previous_action: int
+    previous_reward: float
+    observation: npt.NDArray[np.uint8]
+    start: npt.NDArray[np.bool_]
+    terminal_observation: npt.NDArray[np.uint8]
+    action: npt.NDArray[np.int32]
+    reward: npt.NDArray[np.float32]
+    behaviour_logits: npt.NDArray[np.float32]
+    core_state: npt.NDArray[np.float32]
+    count: npt.NDArray[np.uint32] | None
+    episodes: tuple[EpisodeSummary, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParameterSnapshot:
+    """The parameters of all networks at one moment.
+
+    version  1 or more; it only ever grows, also over restarts of the learner
+    tensors  arrays of any shape, by name; the order of the names is part of the value
+    """
+
+    version: int
+    tensors: Mapping[str, npt.NDArray[Any]]

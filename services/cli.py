@@ -1,0 +1,33 @@
+"""The `leco` command."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module, metadata
+
+COMMANDS = {
+    "hashcount": ("services.hashcount.__main__", "run the hash-count service"),
+    "demo": (
+        "services.hashcount.demo",
+        "run the hash-count service and a small client that shows exactly-once counting",
+    ),
+}
+
+
+def main() -> None:
+    """Imports only what the chosen command needs, so that each service starts quickly and without the others' packages."""
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name == "--version":
+        sys.stdout.write(f"leco {metadata.version('leco')}\n")
+    elif name in ("-h", "--help", "help"):
+        rows = "\n".join(f"  {command:12}{what}" for command, (_, what) in COMMANDS.items())
+        sys.stdout.write(
+            f"usage: leco COMMAND [FLAGS]\n\n{__package_doc__}\n\ncommands:\n{rows}\n\n`leco COMMAND --help` tells more.\n"
+        )
+    elif name in COMMANDS:
+        import_module(COMMANDS[name][0]).main(sys.argv[2:])
+    else:
+        sys.exit(f"leco: there is no command {name!r}; the commands are: {', '.join(COMMANDS)}. See leco --help.")
+
+
+__package_doc__ = "Distributed reinforcement learning that explores."

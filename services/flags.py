@@ -1,0 +1,170 @@
+"""Flags that are also environment variables, and those that every service has."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leco.rpc.tls import ServerTls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class ServiceParser(argparse.ArgumentParser):
+    """A parser whose every flag may also come from the environment, as LECO_<SERVICE>_<FLAG>. A flag given wins.
+
+    A variable that is set but empty counts as not set, as it does for Compose and Kubernetes templates.
+    """
+
+    def __init__(self, service: str, description: str) -> None:
+        super().__init__(
+            prog=f"leco {service}",
+            description=description,
+            epilog=f"Every flag is also an environment variable, for example LECO_{service.upper()}_LISTEN for --listen.",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self._prefix = f"LECO_{service.upper()}_"
+
+    def setting(
+        self,
+        flag: str,
+        *,
+        default: Any,  # whatever `kind` gives
+        help: str,  # noqa: A002  # argparse's own word
+        kind: Callable[[str], Any] = str,
+        metavar: str | None = None,
+        choices: Sequence[str] | None = None,
+    ) -> None:
+        """Adds a flag. `kind` reads its text and raises ArgumentTypeError, with the reason, if it cannot."""
+        variable = self._prefix + flag.removeprefix("--").replace("-", "_").upper()
+        text = os.environ.get(variable, "")
+        shown = "" if default is None else f" (default: {default})"
+        # argparse itself applies `type` to a text default, and only if the flag is not given. It does not check `choices` then.
+        if text and choices and text not in choices:
+            self.error(f"{variable} must be one of {', '.join(choices)}, and not {text!r}")
+        self.add_argument(
+            flag,
+            default=text or default,
+            type=self._reader(flag, variable, kind),
+            metavar=metavar,
+            choices=choices,
+            help=help + shown,
+        )
+
+    def _reader(self, flag: str, variable: str, kind: Callable[[str], Any]) -> Callable[[str], Any]:
+        def read(text: str) -> Any:
+            try:
+                return kind(text)
+            except ValueError as error:
+                raise argparse.ArgumentTypeError(f"{error} ({flag} or {variable})") from error
+
+        return read
+
+    def common_settings(self, *, listen: str, metrics_port: str) -> None:
+        """Adds the flags that every service has."""
+        self.setting(
+            "--listen", default=listen, metavar="HOST:PORT", help="where to serve gRPC; port 0 takes a free one"
+        )
+        self.setting(
+            "--metrics-port",
+            default=metrics_port,
+            kind=port_or_off,
+            metavar="PORT",
+            help="where to serve Prometheus metrics, on the host of --listen; 0 takes a free port, 'off' serves none",
+        )
+        self.setting(
+            "--tls-cert", default=None, kind=existing_file, metavar="FILE", help="PEM certificate chain; turns TLS on"
+        )
+        self.setting(
+            "--tls-key", default=None, kind=existing_file, metavar="FILE", help="PEM private key of --tls-cert"
+        )
+        self.setting(
+            "--tls-client-ca",
+            default=None,
+            kind=existing_file,
+            metavar="FILE",
+            help="PEM authorities: only clients with a certificate of one of them are let in (mutual TLS)",
+        )
+        self.setting(
+            "--drain-seconds",
+            default="20",
+            kind=positive_number,
+            metavar="S",
+            help="after SIGTERM, how long calls in progress may take to finish",
+        )
+        self.setting(
+            "--log-level",
+            default="info",
+            choices=("debug", "info", "warning", "error"),
+            help="least severe log line shown",
+        )
+        self.setting(
+            "--log-format",
+            default="auto",
+            choices=("auto", "human", "json"),
+            help="auto: human on a terminal, JSON lines otherwise",
+        )
+
+    def tls(self, arguments: argparse.Namespace) -> ServerTls | None:
+        """The identity that the common flags describe, or None."""
+        cert, key, client_ca = arguments.tls_cert, arguments.tls_key, arguments.tls_client_ca
+        if (cert is None) != (key is None):
+            self.error("--tls-cert and --tls-key go together: give both or neither")
+        if cert is None:
+            if client_ca is not None:
+                self.error("--tls-client-ca needs --tls-cert and --tls-key")
+            return None
+        return ServerTls(certificate=cert, key=key, client_ca=client_ca)
+
+
+def existing_file(text: str) -> Path:
+    """A path to a file that can be read."""
+    path = Path(text)
+    if not path.is_file() or not os.access(path, os.R_OK):
+        raise ValueError(f"{text} is not a file that can be read")
+    return path
+
+
+def positive_number(text: str) -> float:
+    """A number above zero."""
+    number = _number(text)
+    if not 0 < number < float("inf"):
+        raise ValueError(f"must be above 0, and not {text}")
+    return number
+
+
+def duration(text: str) -> float:
+    """Seconds, from "90", "90s", "15m" or "2h"."""
+    matched = re.fullmatch(r"([0-9.]+)([smh]?)", text)
+    if not matched:
+        raise ValueError(f"must be a duration such as 90, 90s, 15m or 2h, and not {text!r}")
+    return positive_number(matched[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[matched[2]]
+
+
+def size(text: str) -> int:
+    """Bytes, from "1048576", "512MiB" or "2GiB"."""
+    matched = re.fullmatch(r"([0-9.]+)(|KiB|MiB|GiB)", text)
+    if not matched:
+        raise ValueError(f"must be a size such as 1048576, 512MiB or 2GiB, and not {text!r}")
+    return int(positive_number(matched[1]) * {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[matched[2]])
+
+
+def port_or_off(text: str) -> int | None:
+    """A port, or None for "off"."""
+    if text == "off":
+        return None
+    if not text.isdigit() or int(text) > 65535:
+        raise ValueError(f"must be a port from 0 to 65535 or 'off', and not {text!r}")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"must be a number, and not {text!r}") from None

@@ -1,0 +1,110 @@
+"""From a request to the store and back: checks everything, decides nothing."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+
+from leco.v1 import hash_count_pb2, hash_count_pb2_grpc
+from services.hashcount.store import Batch, Outcome, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from services.hashcount.metrics import HashCountMetrics
+    from services.hashcount.store import Store
+
+SERVICE = hash_count_pb2.DESCRIPTOR.services_by_name["HashCountService"].full_name
+MAX_EPISODES = 4096
+MAX_BATCH_CODES = 65_535
+MAX_CODE_WIDTH = 256
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_NAME_RULE = "1 to 64 characters of A-Z a-z 0-9 . _ -"
+
+
+class BadRequestError(ValueError):
+    """A request that breaks the contract. The message says what is wrong, what is expected, and where."""
+
+
+class HashCountServicer(hash_count_pb2_grpc.HashCountServiceServicer):
+    """Answers Count from a store."""
+
+    def __init__(self, store: Store, metrics: HashCountMetrics) -> None:
+        self._store = store
+        self._metrics = metrics
+
+    async def Count(  # noqa: N802  # the name in the contract
+        self, request: hash_count_pb2.CountRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> hash_count_pb2.CountResponse:
+        """See proto/leco/v1/hash_count.proto."""
+        try:
+            batches = parse(request)
+            outcomes = await self._store.count(request.run, request.code_width, batches)
+        except BadRequestError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except StoreUnavailableError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"the store cannot be reached: {error}")
+        self._metrics.outcomes(outcomes)
+        return response(batches, outcomes)
+
+
+def parse(request: hash_count_pb2.CountRequest) -> list[Batch]:
+    """Checks a request and cuts its packed codes into batches.
+
+    Raises:
+        BadRequestError: it breaks the contract.
+    """
+    width = request.code_width
+    if not _NAME.fullmatch(request.run):
+        raise BadRequestError(f"run must be {_NAME_RULE}, and not {_shown(request.run)}")
+    if not 1 <= width <= MAX_CODE_WIDTH:
+        raise BadRequestError(f"code_width must be 1 to {MAX_CODE_WIDTH} bytes, and not {width}")
+    episodes = request.episodes
+    if not 1 <= len(episodes) <= MAX_EPISODES:
+        raise BadRequestError(f"episodes must be 1 to {MAX_EPISODES} in a call, and not {len(episodes)}")
+    packed = request.codes
+    codes: list[bytes] = np.frombuffer(packed, dtype=f"V{width}").tolist() if len(packed) % width == 0 else []
+    batches: list[Batch] = []
+    seen: set[str] = set()
+    begin = 0
+    for place, episode in enumerate(episodes):
+        name, size = episode.episode_id, episode.size
+        if not _NAME.fullmatch(name):
+            raise BadRequestError(f"episodes[{place}].episode_id must be {_NAME_RULE}, and not {_shown(name)}")
+        if name in seen:
+            raise BadRequestError(f"episodes[{place}]: episode {name!r} is in the call twice; put it into two calls")
+        if size > MAX_BATCH_CODES:
+            raise BadRequestError(f"episodes[{place}].size must be at most {MAX_BATCH_CODES}, and not {size}")
+        if size == 0 and not episode.final:
+            raise BadRequestError(f"episodes[{place}].size may be 0 only in a final batch")
+        seen.add(name)
+        batches.append(Batch(name, episode.sequence, codes[begin : begin + size], episode.final))
+        begin += size
+    if len(packed) != begin * width:
+        raise BadRequestError(
+            f"codes must have {begin * width} bytes ({begin} codes of {width} bytes, by the sizes of the episodes), "
+            f"and not {len(packed)}"
+        )
+    return batches
+
+
+def response(batches: Sequence[Batch], outcomes: Sequence[Outcome]) -> hash_count_pb2.CountResponse:
+    """The answer, with zeros where there are no counts."""
+    counts: list[bytes] = []
+    results: list[hash_count_pb2.EpisodeResult] = []
+    for batch, outcome in zip(batches, outcomes, strict=True):
+        results.append(hash_count_pb2.EpisodeResult(status=outcome.status, detail=outcome.detail))  # type: ignore[arg-type]  # same numbers
+        counts.append(bytes(4 * len(batch.codes)) if outcome.counts is None else outcome.counts.tobytes())
+    packed = b"".join(counts)
+    if sys.byteorder == "big":
+        packed = np.frombuffer(packed, ">u4").astype("<u4").tobytes()
+    return hash_count_pb2.CountResponse(episodes=results, counts=packed)
+
+
+def _shown(text: str) -> str:
+    """A hostile name, short enough for a message."""
+    return repr(text) if len(text) <= 80 else f"{text[:60]!r}... ({len(text)} characters)"

@@ -1,0 +1,169 @@
+"""From a store's address to connections: one Redis server, or a cluster."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.retry import Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from services.hashcount.redis_store import Topology
+
+SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster")
+# What may follow the question mark of an address: files for TLS to Redis.
+FILE_SETTINGS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+
+
+def connect(url: str, *, password: str | None, threads: int) -> Topology:
+    """Reads a store's address. Connects when the store is first used, so that a service can start before its Redis.
+
+    Args:
+        url: redis://[user[:password]@]host[:port][/database], rediss:// for TLS, or redis+cluster://host:port[,host:port...]
+            (rediss+cluster:// for TLS). TLS takes ?ssl_ca_certs=FILE&ssl_certfile=FILE&ssl_keyfile=FILE.
+        password: Takes the place of one in the address.
+        threads: How many connections may be in use at once.
+
+    Raises:
+        ValueError: the address is malformed; the message says what is expected and never repeats a password.
+    """
+    parts = urlsplit(url)
+    settings: dict[str, Any] = {
+        "socket_connect_timeout": 1.0,
+        "socket_timeout": 3.0,
+        "retry": Retry(NoBackoff(), 0),  # the store repeats by itself, and its clients do
+        "health_check_interval": 30,
+    }
+    for name, values in parse_qs(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)).items():
+        if name not in FILE_SETTINGS or not parts.scheme.startswith("rediss"):
+            raise ValueError(
+                f"the store's address has an unknown setting {name!r}; "
+                f"rediss:// and rediss+cluster:// take {', '.join(FILE_SETTINGS)}"
+            )
+        settings[name] = values[-1]
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    user, _, in_address = credentials.partition(":")
+    settings["username"] = unquote(user) or None
+    settings["password"] = password or unquote(in_address) or None
+    if parts.scheme.startswith("rediss"):
+        settings["ssl"] = True
+    if parts.scheme.endswith("+cluster"):
+        if parts.path.strip("/"):
+            raise ValueError("a cluster has no database numbers: the store's address must end after the hosts")
+        return Cluster([_host_and_port(host) for host in hosts.split(",")], settings | {"max_connections": threads + 2})
+    host, port = _host_and_port(hosts)
+    return SingleServer(host, port, _database(parts), settings | {"max_connections": threads + 2})
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":") if ":" in text else (text, "", "6379")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(
+            f"the store's address must name host:port, for example redis://localhost:6379/0, and not {text!r}"
+        )
+    return host.strip("[]"), int(port)
+
+
+def _database(parts: SplitResult) -> int:
+    text = parts.path.strip("/")
+    if text and not text.isdigit():
+        raise ValueError(f"the database in the store's address must be a number, and not {text!r}")
+    return int(text or 0)
+
+
+class SingleServer:
+    """All keys are on one server."""
+
+    known = True
+
+    def __init__(self, host: str, port: int, database: int, settings: dict[str, Any]) -> None:
+        self._client = redis.Redis(host=host, port=port, db=database, **settings)
+
+    def learn(self) -> None:
+        """See `Topology.learn`: nothing to find out."""
+
+    def split(self, keys: Sequence[bytes]) -> Iterable[tuple[redis.Redis, list[int]]]:
+        """See `Topology.split`."""
+        return [(self._client, list(range(len(keys))))]
+
+    def follow(self, *command: object) -> Any:  # what Redis answers
+        """See `Topology.follow`: there is nowhere else to go."""
+        return self._client.execute_command(*command)
+
+    def forget(self) -> None:
+        """See `Topology.forget`: the next use connects anew."""
+
+    def primaries(self) -> Iterable[redis.Redis]:
+        """See `Topology.primaries`."""
+        return [self._client]
+
+    def close(self) -> None:
+        """See `Topology.close`."""
+        self._client.close()
+
+
+class Cluster:
+    """Keys are spread over the primaries of a cluster by their slots."""
+
+    def __init__(self, seeds: Sequence[tuple[str, int]], settings: dict[str, Any]) -> None:
+        self._seeds = seeds
+        self._settings = settings
+        self._cluster: RedisCluster | None = None
+        self._lock = threading.Lock()
+        self.known = False
+
+    def learn(self) -> None:
+        """See `Topology.learn`. Threads that come together wait for the first one's answer."""
+        with self._lock:
+            if self.known:
+                return
+            if self._cluster is None:
+                nodes = [ClusterNode(host, port) for host, port in self._seeds]
+                self._cluster = RedisCluster(startup_nodes=nodes, require_full_coverage=False, **self._settings)
+            else:
+                self._cluster.nodes_manager.initialize()
+            self.known = True
+
+    def _connected(self) -> RedisCluster:
+        if self._cluster is None:
+            raise redis.exceptions.ClusterDownError("the nodes of the cluster are not known yet")
+        return self._cluster
+
+    def split(self, keys: Sequence[bytes]) -> Iterable[tuple[redis.Redis, list[int]]]:
+        """See `Topology.split`."""
+        cluster = self._connected()
+        groups: dict[str, tuple[redis.Redis, list[int]]] = {}
+        for position, key in enumerate(keys):
+            try:
+                node = cluster.get_node_from_key(key)
+            except redis.exceptions.SlotNotCoveredError:
+                self.forget()
+                continue
+            if node.name not in groups:
+                groups[node.name] = (cluster.get_redis_connection(node), [])
+            groups[node.name][1].append(position)
+        return groups.values()
+
+    def follow(self, *command: object) -> Any:  # what Redis answers
+        """See `Topology.follow`: the client of the cluster follows redirections and learns from them."""
+        return self._connected().execute_command(*command)
+
+    def forget(self) -> None:
+        """See `Topology.forget`: a replica may have taken over."""
+        self.known = False
+
+    def primaries(self) -> Iterable[redis.Redis]:
+        """See `Topology.primaries`."""
+        cluster = self._connected()
+        return [cluster.get_redis_connection(node) for node in cluster.get_primaries()]
+
+    def close(self) -> None:
+        """See `Topology.close`."""
+        if self._cluster is not None:
+            self._cluster.close()
