@@ -100,9 +100,6 @@ async def watch_store(store: Store, server: RpcServer, metrics: HashCountMetrics
         try:
             await store.check()
             now_up = True
-            if loop.time() >= next_survey:
-                metrics.live_episodes.set(await store.live_episodes())
-                next_survey = loop.time() + SURVEY_SECONDS
         except StoreUnavailableError as error:
             now_up = False
             if up is not False:
@@ -115,6 +112,10 @@ async def watch_store(store: Store, server: RpcServer, metrics: HashCountMetrics
         up = now_up
         metrics.store_up.set(up)
         await server.set_serving(serving=up)
+        if up and loop.time() >= next_survey:
+            next_survey = loop.time() + SURVEY_SECONDS
+            with contextlib.suppress(StoreUnavailableError):  # a part of a cluster is away
+                metrics.live_episodes.set(await store.live_episodes())
         await asyncio.sleep(CHECK_SECONDS)
 
 

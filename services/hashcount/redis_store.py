@@ -3,66 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
-from array import array
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from importlib import resources
-from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import redis
 import structlog
 
-from services.hashcount import store
-from services.hashcount.store import Batch, Outcome, Status, StoreUnavailableError
+from services.hashcount.script import TABLE_PATTERN, ScriptCall, load_script, reason
+from services.hashcount.store import Outcome, Status, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
+
+    from services.hashcount.store import Batch
+    from services.hashcount.topology import Topology
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
-
-SCRIPT = resources.files("services.hashcount").joinpath("count.lua").read_bytes()
-SCRIPT_SHA = hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest()  # the name by which Redis knows a script
-TABLE_PATTERN = b"leco1:*:t"
 
 # The slot of this key is on another node now, or is being moved.
 REDIRECTS = (redis.exceptions.MovedError, redis.exceptions.AskError, redis.exceptions.TryAgainError)
 UNREACHABLE = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
 ANY_ERROR = (redis.exceptions.RedisError, redis.exceptions.RedisClusterException)
-
-
-class Topology(Protocol):
-    """Where the keys are: one server, or the nodes of a cluster."""
-
-    known: bool
-    """Whether the servers are known. If not, `learn` must be called before the rest."""
-
-    def learn(self) -> None:
-        """Finds out which server holds which keys. Blocks."""
-        ...
-
-    def split(self, keys: Sequence[bytes]) -> Iterable[tuple[redis.Redis, list[int]]]:
-        """Groups the positions of `keys` by the server that holds them; leaves out those that none holds. Does not block."""
-        ...
-
-    def follow(self, *command: object) -> Any:  # what Redis answers
-        """Runs one command wherever its key has moved to. Blocks."""
-        ...
-
-    def forget(self) -> None:
-        """Hears that a server could not be reached: what is known may be out of date. Does not block."""
-        ...
-
-    def primaries(self) -> Iterable[redis.Redis]:
-        """Every server that holds keys. Does not block."""
-        ...
-
-    def close(self) -> None:
-        """Closes all connections."""
-        ...
+NOT_COVERED = Outcome(Status.UNAVAILABLE, detail="no node of the cluster holds this episode's slot now")
 
 
 class RedisStore:
@@ -92,23 +56,22 @@ class RedisStore:
         self._retry_window_ms = int(retry_window * 1000)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="redis")
         self._on_round_trip = on_round_trip
+        self._script, self._script_sha = load_script()
         self._inspected = False
 
     async def count(self, run: str, width: int, batches: Sequence[Batch]) -> list[Outcome]:
         """See `Store.count`."""
-        prepared = [_Prepared(run, width, batch) for batch in batches]
+        calls = [ScriptCall(run, width, batch) for batch in batches]
         try:
             if not self._topology.known:
                 await self._in_thread(self._topology.learn)
-            groups = self._topology.split([each.record for each in prepared])
+            groups = self._topology.split([call.record for call in calls])
         except ANY_ERROR as error:
-            raise StoreUnavailableError(_reason(error)) from error
-        outcomes: list[Outcome] = [_NOT_COVERED] * len(batches)
+            raise StoreUnavailableError(reason(error)) from error
+        outcomes: list[Outcome] = [NOT_COVERED] * len(batches)
 
         def count_on(server: redis.Redis, positions: Sequence[int]) -> None:
-            for position, outcome in zip(
-                positions, self._count_on(server, [prepared[p] for p in positions]), strict=True
-            ):
+            for position, outcome in zip(positions, self._count_on(server, [calls[p] for p in positions]), strict=True):
                 outcomes[position] = outcome
 
         await asyncio.gather(*(self._in_thread(count_on, server, positions) for server, positions in groups))
@@ -116,8 +79,8 @@ class RedisStore:
             raise StoreUnavailableError(outcomes[0].detail)
         return outcomes
 
-    def _count_on(self, server: redis.Redis, prepared: Sequence[_Prepared]) -> list[Outcome]:
-        commands = [each.arguments(self._ttl_ms, self._retry_window_ms) for each in prepared]
+    def _count_on(self, server: redis.Redis, calls: Sequence[ScriptCall]) -> list[Outcome]:
+        commands = [call.arguments(self._ttl_ms, self._retry_window_ms) for call in calls]
         replies = self._pipeline(server, commands)
         if isinstance(replies[0], redis.exceptions.ConnectionError):  # perhaps only this connection was cut
             replies = self._pipeline(server, commands)
@@ -126,18 +89,18 @@ class RedisStore:
         for i, reply in enumerate(replies):
             if isinstance(reply, REDIRECTS):
                 try:
-                    replies[i] = self._topology.follow("EVAL", SCRIPT, *commands[i])
+                    replies[i] = self._topology.follow("EVAL", self._script, *commands[i])
                 except ANY_ERROR as error:
                     replies[i] = error
-        return [each.outcome(reply) for each, reply in zip(prepared, replies, strict=True)]
+        return [call.outcome(reply) for call, reply in zip(calls, replies, strict=True)]
 
     def _pipeline(self, server: redis.Redis, commands: Sequence[tuple[object, ...]]) -> list[bytes | Exception]:
         """One round trip: the script for each of `commands`; what it answered, or the error in its place."""
         pipeline = server.pipeline(transaction=False)
         # Loading a script that is there costs Redis a few microseconds, and saves us from ever missing it after a restart.
-        pipeline.execute_command("SCRIPT LOAD", SCRIPT)
+        pipeline.execute_command("SCRIPT LOAD", self._script)
         for command in commands:
-            pipeline.execute_command("EVALSHA", SCRIPT_SHA, *command)
+            pipeline.execute_command("EVALSHA", self._script_sha, *command)
         begin = time.perf_counter()
         replies: list[bytes | Exception]
         try:
@@ -159,7 +122,7 @@ class RedisStore:
 
         answered = await self._on_all(answers)
         if True not in answered:
-            raise StoreUnavailableError(", ".join(_reason(each) for each in answered if isinstance(each, Exception)))
+            raise StoreUnavailableError(", ".join(reason(each) for each in answered if isinstance(each, Exception)))
         if not self._inspected:
             await self._on_all(_warn_of_eviction)
             self._inspected = True
@@ -178,7 +141,7 @@ class RedisStore:
             return await self._in_thread(run)
         except ANY_ERROR as error:
             self._topology.forget()
-            raise StoreUnavailableError(_reason(error)) from error
+            raise StoreUnavailableError(reason(error)) from error
 
     async def _in_thread(self, job: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, job, *arguments)
@@ -189,64 +152,6 @@ class RedisStore:
         self._topology.close()
 
 
-_NOT_COVERED = Outcome(Status.UNAVAILABLE, detail="no node of the cluster holds this episode's slot now")
-
-
-class _Prepared:
-    """One batch on its way to the script and back."""
-
-    __slots__ = ("_batch", "_table", "_times", "_width", "record")
-
-    def __init__(self, run: str, width: int, batch: Batch) -> None:
-        name = f"leco1:{{{run}/{batch.episode_id}}}:".encode()  # in braces: what Redis Cluster chooses the slot by
-        self.record, self._table = name + b"r", name + b"t"
-        self._batch = batch
-        self._width = width
-        self._times: Counter[bytes] = Counter()
-
-    def arguments(self, ttl_ms: int, retry_window_ms: int) -> tuple[object, ...]:
-        """The arguments of EVALSHA after the script's name, as count.lua wants them."""
-        batch = self._batch
-        self._times = Counter(batch.codes)  # in order of first appearance
-        times = array("H", self._times.values())
-        return (
-            *(2, self.record, self._table, batch.sequence, batch.digest(), int(batch.final), self._width),
-            *(ttl_ms, retry_window_ms, b"".join(self._times), _little_endian(times)),
-        )
-
-    def outcome(self, reply: bytes | Exception) -> Outcome:
-        """What the script's answer means."""
-        if isinstance(reply, Exception):
-            return _failure(reply)
-        letter, rest = reply[:1], reply[1:]
-        sequence = self._batch.sequence
-        match letter:
-            case b"C":
-                return Outcome(Status.COUNTED, self._counts(rest))
-            case b"R":
-                return Outcome(Status.REPLAYED, self._counts(rest))
-            case b"G":
-                return store.gap(sequence, int(rest) + 1)
-            case b"S":
-                return store.stale(sequence, int(rest))
-            case b"F":
-                return store.finished(sequence, int(rest))
-            case b"L":
-                return store.lost(sequence)
-            case b"D":
-                return store.other_content(sequence)
-            case b"W":
-                return store.other_width(self._width, int(rest))
-        raise AssertionError(f"count.lua answered {reply!r}")
-
-    def _counts(self, before: bytes) -> array[int]:
-        """Each code's count at its moment, from how often each distinct code was seen before the batch."""
-        if not before:
-            return array("I")
-        counters = {code: count(int(n) + 1) for code, n in zip(self._times, before.split(b","), strict=True)}
-        return array("I", map(next, map(counters.__getitem__, self._batch.codes)))
-
-
 def _warn_of_eviction(server: redis.Redis) -> None:
     memory = server.info("memory")
     policy = memory.get("maxmemory_policy", "noeviction")
@@ -255,25 +160,3 @@ def _warn_of_eviction(server: redis.Redis) -> None:
             "Redis may evict visit tables when it is full; their episodes will be LOST. Set maxmemory-policy noeviction",
             policy=policy,
         )
-
-
-def _little_endian(values: array[int]) -> bytes:
-    if not _NATIVE_IS_LITTLE:
-        values.byteswap()
-    return values.tobytes()
-
-
-_NATIVE_IS_LITTLE = array("H", [1]).tobytes()[0] == 1
-
-
-def _failure(error: Exception) -> Outcome:
-    if isinstance(error, redis.exceptions.OutOfMemoryError) or str(error).startswith("OOM "):
-        return Outcome(
-            Status.FULL,
-            detail="Redis has reached its maxmemory and nothing is evicted; repeat when episodes have ended",
-        )
-    return Outcome(Status.UNAVAILABLE, detail=_reason(error))
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

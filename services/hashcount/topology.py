@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import redis
@@ -14,11 +14,40 @@ from redis.retry import Retry
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from services.hashcount.redis_store import Topology
-
 SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 # What may follow the question mark of an address: files for TLS to Redis.
 FILE_SETTINGS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+
+
+class Topology(Protocol):
+    """Where the keys are: one server, or the nodes of a cluster."""
+
+    known: bool
+    """Whether the servers are known. If not, `learn` must be called before the rest."""
+
+    def learn(self) -> None:
+        """Finds out which server holds which keys. Blocks."""
+        ...
+
+    def split(self, keys: Sequence[bytes]) -> Iterable[tuple[redis.Redis, list[int]]]:
+        """Groups the positions of `keys` by the server that holds them; leaves out those that none holds. Does not block."""
+        ...
+
+    def follow(self, *command: object) -> Any:  # what Redis answers
+        """Runs one command wherever its key has moved to. Blocks."""
+        ...
+
+    def forget(self) -> None:
+        """Hears that a server could not be reached: what is known may be out of date. Does not block."""
+        ...
+
+    def primaries(self) -> Iterable[redis.Redis]:
+        """Every server that holds keys. Does not block."""
+        ...
+
+    def close(self) -> None:
+        """Closes all connections."""
+        ...
 
 
 def connect(url: str, *, password: str | None, threads: int) -> Topology:
