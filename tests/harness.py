@@ -93,7 +93,10 @@ class Direct:
 
     def count(self, run: str, width: int, batches: Sequence[Batch]) -> list[Answer]:
         outcomes = self.loop.run(self.store.count(run, width, batches))
-        return [Answer(o.status, None if o.counts is None else o.counts.tolist(), o.detail) for o in outcomes]
+        return [
+            Answer(o.status, None if o.counts is None else np.frombuffer(o.counts, "<u4").tolist(), o.detail)
+            for o in outcomes
+        ]
 
     def live_episodes(self) -> int:
         return int(self.loop.run(self.store.live_episodes()))
@@ -114,7 +117,8 @@ class ThroughGrpc:
             for b in batches
         ]
         return [
-            Answer(Status(r.status), None if r.counts is None else r.counts.tolist(), r.detail) for r in client.count(sent)
+            Answer(Status(r.status), None if r.counts is None else r.counts.tolist(), r.detail)
+            for r in client.count(sent)
         ]
 
     def live_episodes(self) -> int:
@@ -156,7 +160,9 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(store: Store, loop: LoopThread, *, tls: ServerTls | None = None, max_seconds: float = 30.0) -> Iterator[Serving]:
+def serving(
+    store: Store, loop: LoopThread, *, tls: ServerTls | None = None, max_seconds: float = 30.0
+) -> Iterator[Serving]:
     """The service's own server and servicer in front of `store`, on a free port."""
     registry = CollectorRegistry()
 

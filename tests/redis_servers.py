@@ -351,14 +351,14 @@ class Proxy:
         self._listener = socket.create_server((HOST, 0))
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._run, name=f"proxy-{self.port}")
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name=f"proxy-{self.port}")
         self._thread.start()
         self._ready.wait()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._accepting.cancel)
-        self._thread.join()
+        self._loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join()  # asyncio.run cancels the links before it returns, and waits for them
         self._listener.close()
 
     @property
@@ -398,23 +398,27 @@ class Proxy:
                 link.cancel()
             await asyncio.gather(*links, return_exceptions=True)
 
-    def _run(self) -> None:
-        with suppress(asyncio.CancelledError):
-            asyncio.run(self._accept())  # which also cancels the links, and waits for them
-
-    async def _accept(self) -> None:
+    async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._accepting = cast("asyncio.Task[None]", asyncio.current_task())
+        self._stopped = asyncio.Event()
+        self._loop.add_reader(self._listener, self._accept)
         self._ready.set()
-        while True:
-            connection, _ = await self._loop.sock_accept(self._listener)
-            self.connections += 1
-            if self._refused:
-                connection.close()
-                continue
-            link = asyncio.create_task(self._serve(connection))
-            self._links.add(link)
-            link.add_done_callback(partial(self._forget, connection))
+        await self._stopped.wait()
+        self._loop.remove_reader(self._listener)
+
+    def _accept(self) -> None:
+        # A callback and not a coroutine, which loses the connection when it is cancelled between accept and task.
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return  # the client has gone already
+        self.connections += 1
+        if self._refused:
+            connection.close()
+            return
+        link = self._loop.create_task(self._serve(connection))
+        self._links.add(link)
+        link.add_done_callback(partial(self._forget, connection))
 
     def _forget(self, connection: socket.socket, link: asyncio.Task[None]) -> None:
         self._links.discard(link)
@@ -423,13 +427,12 @@ class Proxy:
     async def _serve(self, connection: socket.socket) -> None:
         """One client, from the TLS handshake to the end of either side."""
         from_client = asyncio.StreamReader()
-        protocol = asyncio.StreamReaderProtocol(from_client)
         writers: list[asyncio.StreamWriter] = []
         pumps: list[asyncio.Task[None]] = []
+        protocol = asyncio.StreamReaderProtocol(from_client, lambda _, to_client: writers.append(to_client))
         try:
             # Not start_server: it calls back only after the handshake, too late to refuse a connection at once.
-            transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, connection, ssl=self._ssl_context)
-            writers.append(asyncio.StreamWriter(transport, protocol, from_client, self._loop))
+            await self._loop.connect_accepted_socket(lambda: protocol, connection, ssl=self._ssl_context)
             from_server, to_server = await asyncio.open_connection(*self._target)
             writers.append(to_server)
             link = _Link(from_client, writers[0], from_server, to_server)

@@ -25,7 +25,7 @@ __all__ = [
     "trajectory_to_message",
 ]
 
-# "Less than 4 MB", decimal: a chunk of nearly 4 MiB would not fit, with its envelope, in gRPC's default of 4 MiB.
+# A chunk of nearly 4 MiB would not fit, with its envelope, in gRPC's default limit of 4 MiB.
 CHUNK_LIMIT_BYTES = 4_000_000
 
 

@@ -172,7 +172,8 @@ class CountResponse(_message.Message):
     counts: _builtins.bytes
     """One unsigned 32-bit little-endian integer for each code of the request, in the same order: how often this code
     was seen in its episode up to and including this occurrence, so at least 1. Zero where the episode was
-    not counted (its status is neither COUNTED nor REPLAYED). A count that would be larger stays at 4,294,967,295.
+    not counted (its status is neither COUNTED nor REPLAYED).
+    An episode may have at most 4,294,967,295 codes.
     """
     @_builtins.property
     def episodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpisodeResult]:

@@ -86,8 +86,8 @@ class RunSpecification(_message.Message):
     UNROLL_LENGTH_FIELD_NUMBER: _builtins.int
     ENVIRONMENTS_FIELD_NUMBER: _builtins.int
     ACTION_COUNT_FIELD_NUMBER: _builtins.int
-    OBSERVATION_FIELD_NUMBER: _builtins.int
-    CORE_STATE_FIELD_NUMBER: _builtins.int
+    OBSERVATION_SHAPE_FIELD_NUMBER: _builtins.int
+    CORE_STATE_SHAPE_FIELD_NUMBER: _builtins.int
     CODE_WIDTH_FIELD_NUMBER: _builtins.int
     CONFIGURATION_TOML_FIELD_NUMBER: _builtins.int
     run: _builtins.str
@@ -107,12 +107,12 @@ class RunSpecification(_message.Message):
     configuration_toml: _builtins.str
     """The whole resolved configuration, as TOML: what the actor's networks, hash and environments are built from."""
     @_builtins.property
-    def observation(self) -> _tensor_pb2.TensorSpec:
-        """The name, type and shape of one observation."""
+    def observation_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The shape of one observation; O... in trajectory.proto."""
 
     @_builtins.property
-    def core_state(self) -> _tensor_pb2.TensorSpec:
-        """The name, type and shape of one environment's recurrent state."""
+    def core_state_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The shape of one environment's recurrent state."""
 
     def __init__(
         self,
@@ -123,14 +123,14 @@ class RunSpecification(_message.Message):
         unroll_length: _builtins.int = ...,
         environments: _builtins.int = ...,
         action_count: _builtins.int = ...,
-        observation: _tensor_pb2.TensorSpec | None = ...,
-        core_state: _tensor_pb2.TensorSpec | None = ...,
+        observation_shape: _abc.Iterable[_builtins.int] | None = ...,
+        core_state_shape: _abc.Iterable[_builtins.int] | None = ...,
         code_width: _builtins.int = ...,
         configuration_toml: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["core_state", b"core_state", "observation", b"observation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_count", b"action_count", "code_width", b"code_width", "configuration_toml", b"configuration_toml", "core_state", b"core_state", "environments", b"environments", "method", b"method", "observation", b"observation", "run", b"run", "task", b"task", "unroll_length", b"unroll_length"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_count", b"action_count", "code_width", b"code_width", "configuration_toml", b"configuration_toml", "core_state_shape", b"core_state_shape", "environments", b"environments", "method", b"method", "observation_shape", b"observation_shape", "run", b"run", "task", b"task", "unroll_length", b"unroll_length"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -267,7 +267,7 @@ class ParametersResponse(_message.Message):
     HEADER_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
     chunk: _builtins.bytes
-    """The next part of the payload, in order, less than 4 MB."""
+    """The next part of the payload, in order: 1 to 3,999,999 bytes."""
     @_builtins.property
     def header(self) -> Global___ParametersHeader:
         """First."""
@@ -299,11 +299,11 @@ class ParametersHeader(_message.Message):
     PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
     PAYLOAD_CRC32_FIELD_NUMBER: _builtins.int
     version: _builtins.int
-    """The version: it only ever grows, also over restarts of the learner."""
+    """The version, at least 1: it only ever grows, also over restarts of the learner."""
     payload_bytes: _builtins.int
     """Length of all chunks together."""
     payload_crc32: _builtins.int
-    """CRC-32 (IEEE, as in zlib) of all chunks together."""
+    """CRC-32 (IEEE, as in zlib) of all chunks together. It does not cover this header."""
     @_builtins.property
     def specs(self) -> _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSpec]:
         """What the concatenated chunks contain, packed as in `Tensors`."""

@@ -82,7 +82,8 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Parameters(self, request, context):
-        """Returns the newest parameters if they are newer than the caller's: a header, then the payload in chunks of less than 4 MB.
+        """Returns the newest parameters if they are newer than the caller's: a header, then the payload in chunks of less than
+        4,000,000 bytes.
         An empty stream means that there is nothing newer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -47,7 +47,8 @@ class LearnerServiceStub:
     ALREADY_EXISTS: another stream of the same incarnation took over.
     """
     Parameters: _grpc.UnaryStreamMultiCallable[_learner_pb2.ParametersRequest, _learner_pb2.ParametersResponse]
-    """Returns the newest parameters if they are newer than the caller's: a header, then the payload in chunks of less than 4 MB.
+    """Returns the newest parameters if they are newer than the caller's: a header, then the payload in chunks of less than
+    4,000,000 bytes.
     An empty stream means that there is nothing newer.
     """
 
@@ -70,7 +71,8 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     ALREADY_EXISTS: another stream of the same incarnation took over.
     """
     Parameters: _aio.UnaryStreamMultiCallable[_learner_pb2.ParametersRequest, _learner_pb2.ParametersResponse]  # type: ignore[assignment]
-    """Returns the newest parameters if they are newer than the caller's: a header, then the payload in chunks of less than 4 MB.
+    """Returns the newest parameters if they are newer than the caller's: a header, then the payload in chunks of less than
+    4,000,000 bytes.
     An empty stream means that there is nothing newer.
     """
 
@@ -108,7 +110,8 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _learner_pb2.ParametersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_learner_pb2.ParametersResponse], _abc.AsyncIterator[_learner_pb2.ParametersResponse]]:
-        """Returns the newest parameters if they are newer than the caller's: a header, then the payload in chunks of less than 4 MB.
+        """Returns the newest parameters if they are newer than the caller's: a header, then the payload in chunks of less than
+        4,000,000 bytes.
         An empty stream means that there is nothing newer.
         """
 

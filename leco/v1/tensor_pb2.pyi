@@ -83,7 +83,8 @@ class TensorSpec(_message.Message):
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The size of each axis, slowest first (row-major, "C order"). Empty for a scalar, which has one
-        element. An axis may have size 0. At most 8 axes.
+        element. An axis may have size 0. At most 8 axes, whose product (an axis of 0 counted as 1) times the size of an element
+        must stay below 2^63.
         """
 
     def __init__(
@@ -107,7 +108,8 @@ class Tensors(_message.Message):
 
     The payload is the elements of each tensor in the order of `specs`. Each tensor starts at the next
     multiple of 8 bytes from the start of the payload; the gap before it, at most 7 bytes, is zero.
-    The payload ends with the last element of the last tensor: no padding follows it. So the place of every
+    The payload ends with the last element of the last tensor: no padding follows it (an empty last tensor ends where it
+    starts, so the gap before it is there). So the place of every
     tensor follows from the specs alone, and a receiver refuses a payload of any other length.
     """
 

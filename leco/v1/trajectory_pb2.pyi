@@ -56,7 +56,7 @@ class Trajectory(_message.Message):
     number: _builtins.int
     """1, 2, 3, ... in the order in which this incarnation of the actor made them. Never used twice."""
     parameters_version: _builtins.int
-    """The version of the parameters that chose the actions (and hashed the observations) of this unroll."""
+    """The version, at least 1, of the parameters that chose the actions (and hashed the observations) of this unroll."""
     counted: _builtins.bool
     """Whether `count` is present. False if the run's method counts nothing, or if counting failed: such an unroll is never
     trained on with made-up counts.
@@ -64,7 +64,7 @@ class Trajectory(_message.Message):
     previous_action: _builtins.int
     """The action before action[0], or -1 if start[0] is true."""
     previous_reward: _builtins.float
-    """The reward before reward[0], or 0 if start[0] is true."""
+    """The reward before reward[0], or 0 if start[0] is true; finite."""
     @_builtins.property
     def tensors(self) -> _tensor_pb2.Tensors:
         """The tensors listed above, in that order."""
@@ -102,9 +102,9 @@ class EpisodeSummary(_message.Message):
     LENGTH_FIELD_NUMBER: _builtins.int
     SUCCESS_FIELD_NUMBER: _builtins.int
     episode_return: _builtins.float
-    """The undiscounted sum of the task's own rewards."""
+    """The undiscounted sum of the task's own rewards; finite."""
     length: _builtins.int
-    """The number of actions, before any action repeat."""
+    """The number of actions, at least 1, before any action repeat."""
     success: _builtins.bool
     """Whether the task calls the episode solved."""
     def __init__(

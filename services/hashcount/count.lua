@@ -1,26 +1,26 @@
 -- Counts one batch of one episode, exactly once. Atomic: Redis runs a script alone.
 --
--- KEYS[1]  the record: header (below) .. answer, a string
+-- KEYS[1]  the record: RECORD (below) .. answer, a string
 -- KEYS[2]  the visit table: code -> count, a hash. Both keys are in one cluster slot and expire together.
--- ARGV[1]  sequence            ARGV[2]  digest of the batch, 8 bytes    ARGV[3]  "1" if final
--- ARGV[4]  code width, bytes   ARGV[5]  ttl, ms                         ARGV[6]  retry window, ms
--- ARGV[7]  the distinct codes of the batch, packed, in order of first appearance
--- ARGV[8]  how often each of them is in the batch, packed, 2 bytes each, little-endian
+-- ARGV[1]  the batch: sequence, code width in bytes, 1 if final, ttl in ms, retry window in ms, digest of its content
+-- ARGV[2]  the distinct codes of the batch, packed, in order of first appearance
+-- ARGV[3]  how often each of them is in the batch, packed, 2 bytes each, little-endian
 --
 -- Returns one string: a letter that says what happened, then for (C)ounted and (R)eplayed the answer: how often each
 -- distinct code had been seen before this batch, decimal, separated by commas. The service makes the counts in order from it.
 -- Refusals: (G)ap, (S)tale, (F)inished and the last sequence; (L)ost; (D)ifferent content; (W)idth and the width expected.
 
-local HEADER = '<I4I4I4Bc8' -- sequence, code width, distinct codes in the table, 1 if finished, digest
+local BATCH = '<I4I4BI8I8c8'
+local RECORD = '<I4I4I4Bc8' -- sequence, code width, distinct codes in the table, 1 if finished, digest
 local CHUNK = 1000          -- Lua passes at most some 8,000 arguments to a function
 
-local sequence, digest, final = tonumber(ARGV[1]), ARGV[2], ARGV[3] == '1'
-local width = tonumber(ARGV[4])
+local sequence, width, final, ttl, retry_window, digest = struct.unpack(BATCH, ARGV[1])
+final = final == 1
 local record = redis.call('GET', KEYS[1])
 local known = 0
 
 if record then
-  local last, last_width, distinct, finished, last_digest, answer_at = struct.unpack(HEADER, record)
+  local last, last_width, distinct, finished, last_digest, answer_at = struct.unpack(RECORD, record)
   if width ~= last_width then return 'W' .. last_width end
   if sequence == last then
     if digest ~= last_digest then return 'D' end
@@ -41,7 +41,7 @@ if size ~= known then
   redis.call('DEL', KEYS[2])
 end
 
-local codes, times = ARGV[7], ARGV[8]
+local codes, times = ARGV[2], ARGV[3]
 local total = #codes / width
 local before = {}
 for first = 1, total, CHUNK do
@@ -70,8 +70,8 @@ local answer = table.concat(before, ',')
 if final then
   if size > 0 then redis.call('UNLINK', KEYS[2]) end
 else
-  redis.call('PEXPIRE', KEYS[2], ARGV[5])
+  redis.call('PEXPIRE', KEYS[2], ttl)
 end
-redis.call('SET', KEYS[1], struct.pack(HEADER, sequence, width, known, final and 1 or 0, digest) .. answer,
-  'PX', final and ARGV[6] or ARGV[5])
+redis.call('SET', KEYS[1], struct.pack(RECORD, sequence, width, known, final and 1 or 0, digest) .. answer,
+  'PX', final and retry_window or ttl)
 return 'C' .. answer

@@ -26,8 +26,8 @@ class _Episode:
     def __init__(self, width: int) -> None:
         self.sequence = -1
         self.width = width
-        self.digest = b""
-        self.answer = array("I")
+        self.digest = 0
+        self.answer = b""
         self.table: dict[bytes, int] | None = {}
         self.expires = 0.0
         self.bytes = 0
@@ -77,7 +77,9 @@ class MemoryStore:
     def _count(self, run: str, width: int, batch: Batch, now: float) -> Outcome:
         key = (run, batch.episode_id)
         episode = self._live.get(key) or self._finished.get(key)
-        digest = batch.digest()
+        digest = hash(
+            (batch.final, *batch.codes)
+        )  # the hash of each code is needed for the table anyway, and is kept in it
         refusal = _refusal(episode, width, batch, digest)
         if refusal is not None:
             return refusal
@@ -91,11 +93,13 @@ class MemoryStore:
                 detail=f"the memory store holds {self.used_bytes:,} of at most {self._max_bytes:,} bytes and nothing is evicted; "
                 "repeat when episodes have ended, raise --max-memory, or use Redis",
             )
-        assert episode.table is not None  # noqa: S101  # _refusal let no finished episode through
-        episode.answer = _count_in_order(episode.table, batch.codes)
+        table = episode.table
+        assert table is not None  # noqa: S101  # _refusal let no finished episode through
+        known = len(table)
+        episode.answer = _count_in_order(table, batch.codes)
         episode.sequence, episode.digest = batch.sequence, digest
         self._remember(key, episode, final=batch.final, now=now)
-        return Outcome(Status.COUNTED, episode.answer)
+        return Outcome(Status.COUNTED, episode.answer, new=len(table) - known)
 
     def _remember(self, key: tuple[str, str], episode: _Episode, *, final: bool, now: float) -> None:
         self._live.pop(key, None)
@@ -107,7 +111,7 @@ class MemoryStore:
         else:
             self._live[key] = episode
             episode.expires = now + self._ttl
-        episode.bytes = EPISODE_BYTES + 4 * len(episode.answer)
+        episode.bytes = EPISODE_BYTES + len(episode.answer)
         if episode.table is not None:
             episode.bytes += sys.getsizeof(episode.table) + len(episode.table) * _code_bytes(episode.width)
         self.used_bytes += episode.bytes
@@ -134,7 +138,7 @@ class MemoryStore:
                 self.used_bytes -= episode.bytes
 
 
-def _refusal(episode: _Episode | None, width: int, batch: Batch, digest: bytes) -> Outcome | None:
+def _refusal(episode: _Episode | None, width: int, batch: Batch, digest: int) -> Outcome | None:
     """Why a batch cannot be counted or replayed, or None. The same decisions, in the same order, as in count.lua."""
     sequence = batch.sequence
     if episode is None:
@@ -152,15 +156,17 @@ def _refusal(episode: _Episode | None, width: int, batch: Batch, digest: bytes) 
     return None
 
 
-def _count_in_order(table: dict[bytes, int], codes: Sequence[bytes]) -> array[int]:
-    """Adds the codes to the table; returns each one's count at that moment. The hot loop of this store."""
+def _count_in_order(table: dict[bytes, int], codes: Sequence[bytes]) -> bytes:
+    """Adds the codes to the table; returns each one's count at that moment, packed. The hot loop of this store."""
     answer = array("I")
     get, append = table.get, answer.append
     for code in codes:
         count = get(code, 0) + 1
         table[code] = count
         append(count)
-    return answer
+    if sys.byteorder == "big":
+        answer.byteswap()
+    return answer.tobytes()
 
 
 def _code_bytes(width: int) -> int:

@@ -69,8 +69,8 @@ class HashCountMetrics:
         for outcome in outcomes:
             statuses[outcome.status] = statuses.get(outcome.status, 0) + 1
             if outcome.status is Status.COUNTED and outcome.counts is not None:
-                codes += len(outcome.counts)
-                new += outcome.counts.count(1)
+                codes += len(outcome.counts) // 4
+                new += outcome.new
         for status, number in statuses.items():
             self.batches.labels(status.name.lower()).inc(number)
         self.codes.inc(codes)

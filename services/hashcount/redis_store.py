@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 import redis
 import structlog
 
-from services.hashcount.script import TABLE_PATTERN, ScriptCall, load_script, reason
-from services.hashcount.store import Outcome, Status, StoreUnavailableError
+from services.hashcount.script import TABLE_PATTERN, ScriptCalls, load_script, reason
+from services.hashcount.store import Status, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from services.hashcount.store import Batch
+    from services.hashcount.store import Batch, Outcome
     from services.hashcount.topology import Topology
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 REDIRECTS = (redis.exceptions.MovedError, redis.exceptions.AskError, redis.exceptions.TryAgainError)
 UNREACHABLE = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
 ANY_ERROR = (redis.exceptions.RedisError, redis.exceptions.RedisClusterException)
-NOT_COVERED = Outcome(Status.UNAVAILABLE, detail="no node of the cluster holds this episode's slot now")
+NOT_COVERED = redis.exceptions.ClusterDownError("no node of the cluster holds the slot of this episode now")
 
 
 class RedisStore:
@@ -61,26 +61,28 @@ class RedisStore:
 
     async def count(self, run: str, width: int, batches: Sequence[Batch]) -> list[Outcome]:
         """See `Store.count`."""
-        calls = [ScriptCall(run, width, batch) for batch in batches]
+        calls = ScriptCalls(run, width, batches)
         try:
             if not self._topology.known:
                 await self._in_thread(self._topology.learn)
-            groups = self._topology.split([call.record for call in calls])
+            groups = self._topology.split(calls.records)
         except ANY_ERROR as error:
             raise StoreUnavailableError(reason(error)) from error
-        outcomes: list[Outcome] = [NOT_COVERED] * len(batches)
+        replies: list[bytes | Exception] = [NOT_COVERED] * len(batches)
 
         def count_on(server: redis.Redis, positions: Sequence[int]) -> None:
-            for position, outcome in zip(positions, self._count_on(server, [calls[p] for p in positions]), strict=True):
-                outcomes[position] = outcome
+            commands = [calls.arguments(i, self._ttl_ms, self._retry_window_ms) for i in positions]
+            for i, reply in zip(positions, self._count_on(server, commands), strict=True):
+                replies[i] = reply
 
         await asyncio.gather(*(self._in_thread(count_on, server, positions) for server, positions in groups))
+        outcomes = calls.outcomes(replies)
         if all(outcome.status is Status.UNAVAILABLE for outcome in outcomes):
             raise StoreUnavailableError(outcomes[0].detail)
         return outcomes
 
-    def _count_on(self, server: redis.Redis, calls: Sequence[ScriptCall]) -> list[Outcome]:
-        commands = [call.arguments(self._ttl_ms, self._retry_window_ms) for call in calls]
+    def _count_on(self, server: redis.Redis, commands: Sequence[tuple[object, ...]]) -> list[bytes | Exception]:
+        """What the script answers to each of `commands`, or the error in its place."""
         replies = self._pipeline(server, commands)
         if isinstance(replies[0], redis.exceptions.ConnectionError):  # perhaps only this connection was cut
             replies = self._pipeline(server, commands)
@@ -92,10 +94,10 @@ class RedisStore:
                     replies[i] = self._topology.follow("EVAL", self._script, *commands[i])
                 except ANY_ERROR as error:
                     replies[i] = error
-        return [call.outcome(reply) for call, reply in zip(calls, replies, strict=True)]
+        return replies
 
     def _pipeline(self, server: redis.Redis, commands: Sequence[tuple[object, ...]]) -> list[bytes | Exception]:
-        """One round trip: the script for each of `commands`; what it answered, or the error in its place."""
+        """One round trip for all of `commands`."""
         pipeline = server.pipeline(transaction=False)
         # Loading a script that is there costs Redis a few microseconds, and saves us from ever missing it after a restart.
         pipeline.execute_command("SCRIPT LOAD", self._script)

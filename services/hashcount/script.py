@@ -1,24 +1,34 @@
-"""What goes to count.lua, and what its answer means."""
+"""What goes to count.lua, and what its answers mean.
+
+The script is told only the distinct codes of a batch and how often each occurs in it, and answers how often each had been seen
+before. The count of every single code follows from that here: seen before + occurrences in the batch so far.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import struct
 from array import array
-from collections import Counter
+from collections import defaultdict
 from importlib import resources
-from itertools import count
+from itertools import count, pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 import redis
 
 from services.hashcount import store
 from services.hashcount.store import Outcome, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
     from services.hashcount.store import Batch
 
 TABLE_PATTERN = b"leco1:*:t"  # the keys of all visit tables
+_HEADER = struct.Struct("<IIBQQ8s")
 
 
 def load_script() -> tuple[bytes, str]:
@@ -27,39 +37,73 @@ def load_script() -> tuple[bytes, str]:
     return text, hashlib.sha1(text, usedforsecurity=False).hexdigest()
 
 
-class ScriptCall:
-    """One batch on its way to the script and back."""
+class ScriptCalls:
+    """All batches of one request, on their way to the script and back.
 
-    __slots__ = ("_batch", "_table", "_times", "_width", "record")
+    Every distinct code of every batch has a place: 0, 1, 2, ... over the whole request, in order of first appearance.
 
-    def __init__(self, run: str, width: int, batch: Batch) -> None:
-        name = f"leco1:{{{run}/{batch.episode_id}}}:".encode()  # in braces: what Redis Cluster chooses the slot by
-        self.record, self._table = name + b"r", name + b"t"
-        self._batch = batch
+    Attributes:
+        records: The key of each episode's record, which also tells its cluster slot.
+    """
+
+    def __init__(self, run: str, width: int, batches: Sequence[Batch]) -> None:
+        self._batches = batches
         self._width = width
-        self._times: Counter[bytes] = Counter()
+        names = [
+            f"leco1:{{{run}/{batch.episode_id}}}:".encode() for batch in batches
+        ]  # in braces: what the slot depends on
+        self.records = [name + b"r" for name in names]
+        self._tables = [name + b"t" for name in names]
+        places = count()
+        place_of = array("I")  # of each code of the request
+        self._distinct: list[bytes] = []
+        ends = [0]
+        for batch in batches:
+            known: defaultdict[bytes, int] = defaultdict(places.__next__)
+            place_of.extend(map(known.__getitem__, batch.codes))
+            self._distinct.append(b"".join(known))
+            ends.append(ends[-1] + len(known))
+        self._spans = [slice(*span) for span in pairwise(ends)]  # the places of each batch
+        self._place_of = np.frombuffer(place_of, np.uint32)
+        self._times = np.bincount(self._place_of, minlength=ends[-1])  # how often the code of each place occurs
+        self._packed_times = self._times.astype("<u2").tobytes()
 
-    def arguments(self, ttl_ms: int, retry_window_ms: int) -> tuple[object, ...]:
-        """The arguments of EVALSHA after the script's name, as count.lua wants them."""
-        batch = self._batch
-        self._times = Counter(batch.codes)  # in order of first appearance
-        times = struct.pack(f"<{len(self._times)}H", *self._times.values())
-        return (
-            *(2, self.record, self._table, batch.sequence, batch.digest(), int(batch.final), self._width),
-            *(ttl_ms, retry_window_ms, b"".join(self._times), times),
-        )
+    def arguments(self, i: int, ttl_ms: int, retry_window_ms: int) -> tuple[object, ...]:
+        """The arguments of EVALSHA after the script's name, for batch `i`, as count.lua wants them."""
+        batch, span = self._batches[i], self._spans[i]
+        header = _HEADER.pack(batch.sequence, self._width, batch.final, ttl_ms, retry_window_ms, batch.digest())
+        times = self._packed_times[2 * span.start : 2 * span.stop]
+        return (2, self.records[i], self._tables[i], header, self._distinct[i], times)
 
-    def outcome(self, reply: bytes | Exception) -> Outcome:
-        """What the script's answer means."""
+    def outcomes(self, replies: Sequence[bytes | Exception]) -> list[Outcome]:
+        """What the script's answers mean; one answer, or the error in its place, for each batch."""
+        counts = self._counts(replies)
+        outcomes = []
+        begin = 0
+        for batch, reply in zip(self._batches, replies, strict=True):
+            end = begin + 4 * len(batch.codes)
+            outcomes.append(self._outcome(batch.sequence, reply, counts[begin:end]))
+            begin = end
+        return outcomes
+
+    def _counts(self, replies: Sequence[bytes | Exception]) -> bytes:
+        """Each code's count at its moment, packed; meaningless where a batch was not counted."""
+        before = np.zeros(len(self._times), np.int64)
+        answers = {i: r[1:] for i, r in enumerate(replies) if isinstance(r, bytes) and r[:1] in b"CR" and len(r) > 1}
+        if answers:
+            places = np.r_[tuple(self._spans[i] for i in answers)]
+            before[places] = np.fromstring(b",".join(answers.values()), np.int64, sep=",")
+        return (before[self._place_of] + _occurrence(self._place_of, self._times)).astype("<u4").tobytes()
+
+    def _outcome(self, sequence: int, reply: bytes | Exception, counts: bytes) -> Outcome:
         if isinstance(reply, Exception):
             return _failure(reply)
-        letter, rest = reply[:1], reply[1:]
-        sequence = self._batch.sequence
-        match letter:
+        rest = reply[1:]
+        match reply[:1]:
             case b"C":
-                return Outcome(Status.COUNTED, self._counts(rest))
+                return Outcome(Status.COUNTED, counts, new=rest.split(b",").count(b"0"))
             case b"R":
-                return Outcome(Status.REPLAYED, self._counts(rest))
+                return Outcome(Status.REPLAYED, counts)
             case b"G":
                 return store.gap(sequence, int(rest) + 1)
             case b"S":
@@ -74,12 +118,15 @@ class ScriptCall:
                 return store.other_width(self._width, int(rest))
         raise AssertionError(f"count.lua answered {reply!r}")
 
-    def _counts(self, before: bytes) -> array[int]:
-        """Each code's count at its moment, from how often each distinct code was seen before the batch."""
-        if not before:
-            return array("I")
-        counters = {code: count(int(n) + 1) for code, n in zip(self._times, before.split(b","), strict=True)}
-        return array("I", map(next, map(counters.__getitem__, self._batch.codes)))
+
+def _occurrence(place_of: NDArray[np.uint32], times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each code which occurrence of its place it is: 1 for the first, 2 for the second, ..."""
+    small = place_of.astype(np.uint16) if len(times) <= 1 << 16 else place_of  # numpy sorts 16 bits in linear time
+    order = np.argsort(small, kind="stable")  # all occurrences of place 0 in order, then those of place 1, ...
+    occurrence = np.empty(len(place_of), np.int64)
+    first = np.cumsum(times) - times
+    occurrence[order] = np.arange(1, len(place_of) + 1) - np.repeat(first, times)
+    return occurrence
 
 
 def _failure(error: Exception) -> Outcome:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -98,11 +97,8 @@ def response(batches: Sequence[Batch], outcomes: Sequence[Outcome]) -> hash_coun
     results: list[hash_count_pb2.EpisodeResult] = []
     for batch, outcome in zip(batches, outcomes, strict=True):
         results.append(hash_count_pb2.EpisodeResult(status=outcome.status, detail=outcome.detail))  # type: ignore[arg-type]  # same numbers
-        counts.append(bytes(4 * len(batch.codes)) if outcome.counts is None else outcome.counts.tobytes())
-    packed = b"".join(counts)
-    if sys.byteorder == "big":
-        packed = np.frombuffer(packed, ">u4").astype("<u4").tobytes()
-    return hash_count_pb2.CountResponse(episodes=results, counts=packed)
+        counts.append(bytes(4 * len(batch.codes)) if outcome.counts is None else outcome.counts)
+    return hash_count_pb2.CountResponse(episodes=results, counts=b"".join(counts))
 
 
 def _shown(text: str) -> str:

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from array import array
     from collections.abc import Sequence
 
 
@@ -35,8 +33,7 @@ class Status(enum.IntEnum):
     UNAVAILABLE = 9
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """The codes of one episode in one call. `codes` all have the width of the call."""
 
     episode_id: str
@@ -45,22 +42,23 @@ class Batch:
     final: bool
 
     def digest(self) -> bytes:
-        """Eight bytes that tell this batch from another one with the same sequence and code width."""
+        """Eight bytes that tell this batch from another one with the same sequence and code width, on any machine."""
         return hashlib.blake2b(b"".join(self.codes), digest_size=8, person=b"final" if self.final else b"").digest()
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a store did with a batch.
 
     Attributes:
         status: What happened.
-        counts: For COUNTED and REPLAYED one unsigned 32-bit count for each code, in order; otherwise None.
-        detail: Otherwise, for people: what was expected and what came.
+        counts: For COUNTED and REPLAYED one little-endian unsigned 32-bit count for each code, packed; otherwise None.
+        new: How many of the codes were new in their episode, if this call counted them.
+        detail: Without counts, for people: what was expected and what came.
     """
 
     status: Status
-    counts: array[int] | None = None
+    counts: bytes | None = None
+    new: int = 0
     detail: str = ""
 
 

@@ -374,6 +374,12 @@ def test_half_precision_never_makes_a_number_infinite() -> None:
         np.testing.assert_array_equal(result[name], tensor)
 
 
+def test_half_precision_hides_no_type_that_the_wire_does_not_have() -> None:
+    wide = ParameterSnapshot(1, {"x": np.zeros(2, np.longdouble)})
+    with pytest.raises(CodecError, match=rf"^array 'x' has dtype {np.dtype(np.longdouble)}, "):
+        parameters_to_messages(wide, half_precision=True)
+
+
 def test_an_empty_stream_means_nothing_newer() -> None:
     assert parameters_from_messages([], max_bytes=0) is None
 
@@ -452,6 +458,13 @@ def test_a_malformed_stream_is_refused_with_the_reason(messages: list[Parameters
 def test_a_header_with_a_malformed_spec_is_refused() -> None:
     with pytest.raises(CodecError, match=r"^tensor 'x' has data type 0, "):
         received([header(specs=[BAD_TYPE]), chunk(b"abcdefgh")])
+
+
+def test_the_limit_is_exact() -> None:
+    stream = [header(), chunk(b"abcdefgh")]
+    assert received(stream, max_bytes=8).tensors["x"].tobytes() == b"abcdefgh"
+    with pytest.raises(CodecError, match=r"^payload_bytes is 8, expected at most 7$"):
+        received(stream, max_bytes=7)
 
 
 def test_a_chunk_of_4_mb_is_refused() -> None:

@@ -39,7 +39,7 @@ def client_of(url: str, *, timeout: float = 5.0, ca: str | None = None) -> redis
 
 @pytest.fixture(scope="module")
 def shared_server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
+    with RedisServer("--enable-debug-command", "yes") as server:
         yield server
 
 
@@ -246,6 +246,9 @@ class TestCluster:
         for index, node in enumerate(cluster.nodes):
             node.client().set(keys[index], "value", ex=60)
         cluster.nodes[0].kill()
+        survivor = cluster.nodes[1].client()
+        while int(survivor.execute_command("CLUSTER INFO")["cluster_slots_fail"]) == 0:
+            time.sleep(0.01)  # until the death is noticed; before, nothing could differ
         assert [cluster.nodes[index].client().get(keys[index]) for index in (1, 2)] == [b"value", b"value"]
         cluster.advance(60)
         cluster.nodes[0].restart()
@@ -298,6 +301,8 @@ class TestProxy:
         with client_of(proxy.url) as client, client.pipeline(transaction=False) as pipe:
             for number in range(20_000):
                 pipe.set(f"key{number}", "x" * 50)
+                if number == 10_000:  # a silence is not the end
+                    pipe.execute_command("DEBUG", "SLEEP", 0.2)
             proxy.cut_replies = 2
             with pytest.raises(redis.ConnectionError):
                 pipe.execute()
