@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from prometheus_client.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 # Far more than a start or a stop takes, even on a busy machine: to reach it is a failure.
 START_SECONDS = 30.0
@@ -60,14 +60,14 @@ class ServiceProcess:
         try:
             serving = self.until_logged("serving", START_SECONDS)
         except BaseException:
-            self._end()
+            self.kill()
             raise
         self.address = str(serving["address"])
         self.metrics_port = int(serving["metrics_port"] or 0)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        self.kill()  # a drain is tested where it matters; everywhere else it would only take time
 
     @property
     def running(self) -> bool:
@@ -78,7 +78,7 @@ class ServiceProcess:
         self._child.send_signal(number)
 
     def kill(self) -> None:
-        """Crash: the child gets no chance to do anything; returns when it is gone."""
+        """Crash: the child, if it still runs, gets no chance to do anything; returns when it is gone."""
         self._child.kill()
         self.wait()
 
@@ -115,7 +115,7 @@ class ServiceProcess:
             return str(page.read().decode())
 
     def metrics(self) -> dict[str, float]:
-        """Every value of the page by its name and its labels' values in alphabetical order of the labels: "leco_x_total OK Count"."""
+        """Every value of the page by its name and its labels' values, these in the order of the labels: "x_total OK Count"."""
         families = text_string_to_metric_families(self.metrics_page())
         return {
             " ".join([sample.name, *sample.labels.values()]): sample.value
@@ -140,14 +140,13 @@ class ServiceProcess:
             self._ended = True
             self._changed.notify_all()
 
-    def _end(self) -> None:
-        if self.running:
-            self.terminate()
-        try:
-            self.wait()
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Return as soon as the condition holds; fail if it does not within that time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s"
+        time.sleep(0.01)
 
 
 def _parsed(line: str) -> dict[str, Any] | None:

@@ -6,8 +6,9 @@
 -- ARGV[2]  the distinct codes of the batch, packed, in order of first appearance
 -- ARGV[3]  how often each of them is in the batch, packed, 2 bytes each, little-endian
 --
--- Returns one string: a letter that says what happened, then for (C)ounted and (R)eplayed the answer: how often each
--- distinct code had been seen before this batch, decimal, separated by commas. The service makes the counts in order from it.
+-- Returns one string, first a letter that says what happened. For (C)ounted and (R)eplayed there follow: how many codes were
+-- new; a semicolon; the answer: how often each distinct code had been seen before this batch, decimal, separated by commas.
+-- The service makes the counts in order from it.
 -- Refusals: (G)ap, (S)tale, (F)inished and the last sequence; (L)ost; (D)ifferent content; (W)idth and the width expected.
 
 local BATCH = '<I4I4BI8I8c8'
@@ -24,7 +25,7 @@ if record then
   if width ~= last_width then return 'W' .. last_width end
   if sequence == last then
     if digest ~= last_digest then return 'D' end
-    return 'R' .. string.sub(record, answer_at)
+    return 'R0;' .. string.sub(record, answer_at)
   end
   if sequence < last then return 'S' .. last end
   if finished == 1 then return 'F' .. last end
@@ -39,6 +40,7 @@ local size = redis.call('HLEN', KEYS[2])
 if size ~= known then
   if record then return 'L' end
   redis.call('DEL', KEYS[2])
+  size = 0
 end
 
 local codes, times = ARGV[2], ARGV[3]
@@ -74,4 +76,4 @@ else
 end
 redis.call('SET', KEYS[1], struct.pack(RECORD, sequence, width, known, final and 1 or 0, digest) .. answer,
   'PX', final and retry_window or ttl)
-return 'C' .. answer
+return 'C' .. (known - size) .. ';' .. answer

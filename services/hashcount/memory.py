@@ -5,63 +5,88 @@ from __future__ import annotations
 import sys
 import time
 from array import array
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from services.hashcount import store
 from services.hashcount.store import Batch, Outcome, Status
+from services.hashcount.visits import Visits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    Key = tuple[str, str]  # run and episode id
+
 # What an episode costs beside its table and its answer: the record, its keys, its place in the ordered dictionary.
 EPISODE_BYTES = 900
+# Places kept for final batches, of which a nearly full store takes one at a time: they need some for a moment to free many.
+SPARE_PLACES = 65_535
+# The most that a table takes beside its codes: CPython grows a dictionary to at most 6 slots for each entry, and a slot costs
+# up to 4 bytes of index and two thirds of a 24-byte entry.
+_TABLE_BYTES = 512
+_ENTRY_BYTES = 120
+
+_BEING_COUNTED = Outcome(Status.COUNTED)
 
 
 class _Episode:
-    """What is remembered of an episode. `table` is None once it has finished."""
+    """What is remembered of an episode. Its table maps a code to the place of its count."""
 
-    __slots__ = ("answer", "bytes", "digest", "expires", "sequence", "table", "width")
+    __slots__ = ("answer", "bytes", "digest", "expires", "finished", "sequence", "table", "width")
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, table: defaultdict[bytes, int]) -> None:
         self.sequence = -1
         self.width = width
         self.digest = 0
         self.answer = b""
-        self.table: dict[bytes, int] | None = {}
+        self.finished = False
+        self.table = table
         self.expires = 0.0
         self.bytes = 0
 
 
 class MemoryStore:
-    """Counts in dictionaries and never takes more than `max_bytes` for them: a batch that would is refused as FULL.
+    """Counts in this process and never takes more than `max_bytes` for it: a batch that would is refused as FULL.
 
     Every method runs on one event loop without a pause inside, which is what makes a batch atomic.
 
     Args:
-        max_bytes: The limit. The process itself needs some 60 MB more.
+        max_bytes: The limit. The process itself needs some 70 MB more.
         ttl: Seconds after its last batch when an episode that never ended is forgotten.
         retry_window: Seconds for which the answer to a final batch is kept.
         clock: Seconds, monotonic.
+
+    Attributes:
+        used_bytes: What it holds, by its own reckoning, which errs on the high side.
     """
+
+    LEAST_BYTES = 4 * Visits.STEP * Visits.PLACE_BYTES
 
     def __init__(
         self, *, max_bytes: int, ttl: float, retry_window: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        if max_bytes < self.LEAST_BYTES:
+            raise ValueError(f"the memory store needs at least {self.LEAST_BYTES:,} bytes, and not {max_bytes:,}")
         self._max_bytes = max_bytes
         self._ttl = ttl
         self._retry_window = retry_window
         self._clock = clock
         # Both in the order of expiry, since all episodes in one of them live equally long after their last batch.
-        self._live: OrderedDict[tuple[str, str], _Episode] = OrderedDict()
-        self._finished: OrderedDict[tuple[str, str], _Episode] = OrderedDict()
+        self._live: OrderedDict[Key, _Episode] = OrderedDict()
+        self._finished: OrderedDict[Key, _Episode] = OrderedDict()
+        self._visits = Visits()
         self.used_bytes = 0
 
     async def count(self, run: str, width: int, batches: Sequence[Batch]) -> list[Outcome]:
         """See `Store.count`."""
         now = self._clock()
         self._forget_expired(now)
-        return [self._count(run, width, batch, now) for batch in batches]
+        if self._reserve(sum([len(batch.codes) for batch in batches])):
+            return self._count(run, width, batches, now)
+        # Nearly full: one after another, so that each sees what the one before it took or gave back.
+        return [self._count(run, width, [batch], now)[0] for batch in batches]
 
     async def check(self) -> None:
         """See `Store.check`: memory is always there."""
@@ -74,59 +99,88 @@ class MemoryStore:
     async def close(self) -> None:
         """See `Store.close`."""
 
-    def _count(self, run: str, width: int, batch: Batch, now: float) -> Outcome:
-        key = (run, batch.episode_id)
-        episode = self._live.get(key) or self._finished.get(key)
-        digest = hash(
-            (batch.final, *batch.codes)
-        )  # the hash of each code is needed for the table anyway, and is kept in it
-        refusal = _refusal(episode, width, batch, digest)
-        if refusal is not None:
-            return refusal
-        if episode is None:
-            episode = _Episode(width)
-        elif batch.sequence == episode.sequence:
-            return Outcome(Status.REPLAYED, episode.answer)
-        if not self._has_room(episode, width, batch):
-            return Outcome(
-                Status.FULL,
-                detail=f"the memory store holds {self.used_bytes:,} of at most {self._max_bytes:,} bytes and nothing is evicted; "
-                "repeat when episodes have ended, raise --max-memory, or use Redis",
-            )
-        table = episode.table
-        assert table is not None  # noqa: S101  # _refusal let no finished episode through
-        known = len(table)
-        episode.answer = _count_in_order(table, batch.codes)
-        episode.sequence, episode.digest = batch.sequence, digest
-        self._remember(key, episode, final=batch.final, now=now)
-        return Outcome(Status.COUNTED, episode.answer, new=len(table) - known)
+    def _count(self, run: str, width: int, batches: Sequence[Batch], now: float) -> list[Outcome]:
+        """Counts batches for which there are places enough. The hot loop of this store."""
+        outcomes: list[Outcome] = []
+        counted: list[tuple[int, Batch, _Episode, int]] = []
+        places = array("I")
+        # What is left if every table of this call has to grow; only if that is too much does a batch need a closer look.
+        room = self._max_bytes - self.used_bytes - len(batches) * EPISODE_BYTES
+        code_bytes = _code_bytes(width)
+        for batch in batches:
+            key, codes = (run, batch.episode_id), batch.codes
+            episode = self._live.get(key) or self._finished.get(key)
+            digest = hash((batch.final, *codes))
+            outcome = _without_counting(episode, width, batch, digest)
+            if outcome is None:
+                if episode is None:
+                    episode = _Episode(width, defaultdict(self._visits.free.pop))
+                table = episode.table
+                known = len(table)
+                room -= _TABLE_BYTES + (known + len(codes)) * (_ENTRY_BYTES + code_bytes + 4)
+                if room >= 0 or self._has_room(episode, batch):
+                    places.extend(map(table.__getitem__, codes))
+                    episode.sequence, episode.digest = batch.sequence, digest
+                    takes = EPISODE_BYTES + 4 * len(codes) + sys.getsizeof(table) + len(table) * code_bytes
+                    self.used_bytes += takes - episode.bytes
+                    episode.bytes = takes
+                    episode.expires = now + self._ttl
+                    self._live[key] = episode
+                    self._live.move_to_end(key)
+                    counted.append((len(outcomes), batch, episode, len(table) - known))
+                    outcome = _BEING_COUNTED
+                else:
+                    outcome = self._full()
+            outcomes.append(outcome)
+        answers = self._visits.count(np.frombuffer(places, np.uint32)).astype("<u4", copy=False).tobytes()
+        begin = 0
+        for position, batch, episode, new in counted:
+            end = begin + 4 * len(batch.codes)
+            episode.answer = answers[begin:end]
+            outcomes[position] = Outcome(Status.COUNTED, episode.answer, new)
+            if batch.final:
+                self._finish((run, batch.episode_id), episode, now)
+            begin = end
+        return outcomes
 
-    def _remember(self, key: tuple[str, str], episode: _Episode, *, final: bool, now: float) -> None:
-        self._live.pop(key, None)
-        self.used_bytes -= episode.bytes
-        if final:
-            episode.table = None
-            self._finished[key] = episode
-            episode.expires = now + self._retry_window
-        else:
-            self._live[key] = episode
-            episode.expires = now + self._ttl
-        episode.bytes = EPISODE_BYTES + len(episode.answer)
-        if episode.table is not None:
-            episode.bytes += sys.getsizeof(episode.table) + len(episode.table) * _code_bytes(episode.width)
-        self.used_bytes += episode.bytes
+    def _finish(self, key: Key, episode: _Episode, now: float) -> None:
+        """Frees the table; what is needed to answer a retry stays for a while."""
+        del self._live[key]
+        self._visits.release(episode.table.values())
+        episode.table = defaultdict()
+        episode.finished = True
+        episode.expires = now + self._retry_window
+        self._finished[key] = episode
+        takes = EPISODE_BYTES + len(episode.answer)
+        self.used_bytes += takes - episode.bytes
+        episode.bytes = takes
 
-    def _has_room(self, episode: _Episode, width: int, batch: Batch) -> bool:
-        """Whether the store stays within its limit with this batch, assuming the worst for dictionary growth."""
+    def _reserve(self, codes: int) -> bool:
+        """Whether there are places for so many new codes, more being made as the limit allows."""
+        while len(self._visits.free) < codes + SPARE_PLACES:
+            step_bytes = Visits.STEP * Visits.PLACE_BYTES
+            if self.used_bytes + step_bytes > self._max_bytes:
+                return False
+            self._visits.grow()
+            self.used_bytes += step_bytes
+        return True
+
+    def _has_room(self, episode: _Episode, batch: Batch) -> bool:
+        """Whether the store stays within its limit with this batch."""
         room = self._max_bytes - self.used_bytes + episode.bytes - EPISODE_BYTES - 4 * len(batch.codes)
-        if batch.final:
+        if batch.final:  # takes room for its table only until it frees it
             return room >= 0
-        table = episode.table or {}
-        distinct = len(table) + len(batch.codes)
-        if room >= _table_bytes(distinct, width):  # the common case, without looking at the codes
-            return True
-        distinct = len(table.keys() | set(batch.codes))
-        return room >= max(_table_bytes(distinct, width), sys.getsizeof(table) + distinct * _code_bytes(width))
+        new = len(set(batch.codes) - episode.table.keys())
+        entries = len(episode.table) + new
+        enough = room >= _TABLE_BYTES + entries * (_ENTRY_BYTES + _code_bytes(episode.width))
+        return enough and new <= len(self._visits.free) - SPARE_PLACES
+
+    def _full(self) -> Outcome:
+        return Outcome(
+            Status.FULL,
+            detail=f"the memory store holds {self.used_bytes:,} of at most {self._max_bytes:,} bytes and nothing is evicted; "
+            "repeat when episodes have ended, raise --max-memory, or use Redis",
+        )
 
     def _forget_expired(self, now: float) -> None:
         for episodes in (self._live, self._finished):
@@ -135,49 +189,29 @@ class MemoryStore:
                 if episode.expires > now:
                     break
                 del episodes[key]
+                self._visits.release(episode.table.values())
                 self.used_bytes -= episode.bytes
 
 
-def _refusal(episode: _Episode | None, width: int, batch: Batch, digest: int) -> Outcome | None:
-    """Why a batch cannot be counted or replayed, or None. The same decisions, in the same order, as in count.lua."""
+def _without_counting(episode: _Episode | None, width: int, batch: Batch, digest: int) -> Outcome | None:
+    """The answer to a batch that is not to be counted, or None. The same decisions, in the same order, as in count.lua."""
     sequence = batch.sequence
     if episode is None:
         return None if sequence == 0 else store.lost(sequence)
     if width != episode.width:
         return store.other_width(width, episode.width)
     if sequence == episode.sequence:
-        return None if digest == episode.digest else store.other_content(sequence)
+        same = digest == episode.digest
+        return Outcome(Status.REPLAYED, episode.answer) if same else store.other_content(sequence)
     if sequence < episode.sequence:
         return store.stale(sequence, episode.sequence)
-    if episode.table is None:
+    if episode.finished:
         return store.finished(sequence, episode.sequence)
     if sequence > episode.sequence + 1:
         return store.gap(sequence, episode.sequence + 1)
     return None
 
 
-def _count_in_order(table: dict[bytes, int], codes: Sequence[bytes]) -> bytes:
-    """Adds the codes to the table; returns each one's count at that moment, packed. The hot loop of this store."""
-    answer = array("I")
-    get, append = table.get, answer.append
-    for code in codes:
-        count = get(code, 0) + 1
-        table[code] = count
-        append(count)
-    if sys.byteorder == "big":
-        answer.byteswap()
-    return answer.tobytes()
-
-
 def _code_bytes(width: int) -> int:
     """Memory of one code as a `bytes` object: 33 bytes around it, in blocks of 16."""
     return (33 + width + 15) // 16 * 16
-
-
-def _table_bytes(distinct: int, width: int) -> int:
-    """The most that a table of so many codes takes: CPython grows a dictionary to at most the power of two above 3n slots.
-
-    A slot costs up to 4 bytes of index and two thirds of a 24-byte entry.
-    """
-    slots = max(8, 1 << (3 * distinct).bit_length())
-    return 128 + 20 * slots + distinct * _code_bytes(width)

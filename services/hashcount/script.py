@@ -19,11 +19,10 @@ import redis
 
 from services.hashcount import store
 from services.hashcount.store import Outcome, Status
+from services.hashcount.visits import occurrence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
     from services.hashcount.store import Batch
 
@@ -66,6 +65,7 @@ class ScriptCalls:
         self._spans = [slice(*span) for span in pairwise(ends)]  # the places of each batch
         self._place_of = np.frombuffer(place_of, np.uint32)
         self._times = np.bincount(self._place_of, minlength=ends[-1])  # how often the code of each place occurs
+        self._places = np.arange(ends[-1])
         self._packed_times = self._times.astype("<u2").tobytes()
 
     def arguments(self, i: int, ttl_ms: int, retry_window_ms: int) -> tuple[object, ...]:
@@ -89,11 +89,14 @@ class ScriptCalls:
     def _counts(self, replies: Sequence[bytes | Exception]) -> bytes:
         """Each code's count at its moment, packed; meaningless where a batch was not counted."""
         before = np.zeros(len(self._times), np.int64)
-        answers = {i: r[1:] for i, r in enumerate(replies) if isinstance(r, bytes) and r[:1] in b"CR" and len(r) > 1}
-        if answers:
-            places = np.r_[tuple(self._spans[i] for i in answers)]
-            before[places] = np.fromstring(b",".join(answers.values()), np.int64, sep=",")
-        return (before[self._place_of] + _occurrence(self._place_of, self._times)).astype("<u4").tobytes()
+        answers = {
+            i: r[r.find(b";") + 1 or 1 :] for i, r in enumerate(replies) if isinstance(r, bytes) and r[:1] in b"CR"
+        }
+        text = b",".join(filter(None, answers.values()))
+        if text:
+            places = np.concatenate([self._places[self._spans[i]] for i in answers])
+            before[places] = np.fromstring(text, np.int64, sep=",")
+        return (before[self._place_of] + occurrence(self._place_of)).astype("<u4").tobytes()
 
     def _outcome(self, sequence: int, reply: bytes | Exception, counts: bytes) -> Outcome:
         if isinstance(reply, Exception):
@@ -101,7 +104,7 @@ class ScriptCalls:
         rest = reply[1:]
         match reply[:1]:
             case b"C":
-                return Outcome(Status.COUNTED, counts, new=rest.split(b",").count(b"0"))
+                return Outcome(Status.COUNTED, counts, new=int(rest.partition(b";")[0]))
             case b"R":
                 return Outcome(Status.REPLAYED, counts)
             case b"G":
@@ -117,16 +120,6 @@ class ScriptCalls:
             case b"W":
                 return store.other_width(self._width, int(rest))
         raise AssertionError(f"count.lua answered {reply!r}")
-
-
-def _occurrence(place_of: NDArray[np.uint32], times: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each code which occurrence of its place it is: 1 for the first, 2 for the second, ..."""
-    small = place_of.astype(np.uint16) if len(times) <= 1 << 16 else place_of  # numpy sorts 16 bits in linear time
-    order = np.argsort(small, kind="stable")  # all occurrences of place 0 in order, then those of place 1, ...
-    occurrence = np.empty(len(place_of), np.int64)
-    first = np.cumsum(times) - times
-    occurrence[order] = np.arange(1, len(place_of) + 1) - np.repeat(first, times)
-    return occurrence
 
 
 def _failure(error: Exception) -> Outcome:

@@ -21,7 +21,7 @@ SERVICE = hash_count_pb2.DESCRIPTOR.services_by_name["HashCountService"].full_na
 MAX_EPISODES = 4096
 MAX_BATCH_CODES = 65_535
 MAX_CODE_WIDTH = 256
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_is_name = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
 _NAME_RULE = "1 to 64 characters of A-Z a-z 0-9 . _ -"
 
 
@@ -58,7 +58,7 @@ def parse(request: hash_count_pb2.CountRequest) -> list[Batch]:
         BadRequestError: it breaks the contract.
     """
     width = request.code_width
-    if not _NAME.fullmatch(request.run):
+    if not _is_name(request.run):
         raise BadRequestError(f"run must be {_NAME_RULE}, and not {_shown(request.run)}")
     if not 1 <= width <= MAX_CODE_WIDTH:
         raise BadRequestError(f"code_width must be 1 to {MAX_CODE_WIDTH} bytes, and not {width}")
@@ -68,20 +68,20 @@ def parse(request: hash_count_pb2.CountRequest) -> list[Batch]:
     packed = request.codes
     codes: list[bytes] = np.frombuffer(packed, dtype=f"V{width}").tolist() if len(packed) % width == 0 else []
     batches: list[Batch] = []
-    seen: set[str] = set()
+    names: set[str] = set()
     begin = 0
     for place, episode in enumerate(episodes):
-        name, size = episode.episode_id, episode.size
-        if not _NAME.fullmatch(name):
+        name, size, final = episode.episode_id, episode.size, episode.final
+        if not _is_name(name):
             raise BadRequestError(f"episodes[{place}].episode_id must be {_NAME_RULE}, and not {_shown(name)}")
-        if name in seen:
-            raise BadRequestError(f"episodes[{place}]: episode {name!r} is in the call twice; put it into two calls")
         if size > MAX_BATCH_CODES:
             raise BadRequestError(f"episodes[{place}].size must be at most {MAX_BATCH_CODES}, and not {size}")
-        if size == 0 and not episode.final:
+        if size == 0 and not final:
             raise BadRequestError(f"episodes[{place}].size may be 0 only in a final batch")
-        seen.add(name)
-        batches.append(Batch(name, episode.sequence, codes[begin : begin + size], episode.final))
+        names.add(name)
+        if len(names) == place:
+            raise BadRequestError(f"episodes[{place}]: episode {name!r} is in the call twice; put it into two calls")
+        batches.append(Batch(name, episode.sequence, codes[begin : begin + size], final))
         begin += size
     if len(packed) != begin * width:
         raise BadRequestError(
