@@ -55,15 +55,15 @@ for first = 1, total, CHUNK do
   end
   local old = redis.call('HMGET', KEYS[2], unpack(fields))
   local bytes = { string.byte(times, 2 * first - 1, 2 * (first + n - 1)) }
-  local pairs_ = {}
+  local updates = {}
   for i = 1, n do
     local count = old[i] or '0'
     if count == '0' then known = known + 1 end
     before[first + i - 1] = count
-    pairs_[2 * i - 1] = fields[i]
-    pairs_[2 * i] = count + bytes[2 * i - 1] + 256 * bytes[2 * i]
+    updates[2 * i - 1] = fields[i]
+    updates[2 * i] = count + bytes[2 * i - 1] + 256 * bytes[2 * i]
   end
-  if not final then redis.call('HSET', KEYS[2], unpack(pairs_)) end
+  if not final then redis.call('HSET', KEYS[2], unpack(updates)) end
 end
 
 -- When memory is short Redis refuses the first write of a script that could need more, and none after that. So a batch

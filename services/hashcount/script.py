@@ -90,7 +90,9 @@ class ScriptCalls:
         """Each code's count at its moment, packed; meaningless where a batch was not counted."""
         before = np.zeros(len(self._times), np.int64)
         answers = {
-            i: r[r.find(b";") + 1 or 1 :] for i, r in enumerate(replies) if isinstance(r, bytes) and r[:1] in b"CR"
+            i: reply.partition(b";")[2]
+            for i, reply in enumerate(replies)
+            if isinstance(reply, bytes) and reply[:1] in b"CR"
         }
         text = b",".join(filter(None, answers.values()))
         if text:

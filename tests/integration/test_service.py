@@ -304,7 +304,7 @@ class Held(MemoryStore):
     """Answers only once it is released."""
 
     def __init__(self) -> None:
-        super().__init__(max_bytes=1 << 20, ttl=100, retry_window=100)
+        super().__init__(max_bytes=1 << 30, ttl=100, retry_window=100)
         self._released = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -322,7 +322,7 @@ class Broken(MemoryStore):
     """Has a bug."""
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(max_bytes=1 << 20, ttl=100, retry_window=100)
+        super().__init__(max_bytes=1 << 30, ttl=100, retry_window=100)
         self._error = error
 
     async def count(self, run: str, width: int, batches: Sequence[Batch]) -> list[Outcome]:  # noqa: ARG002
