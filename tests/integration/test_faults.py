@@ -18,10 +18,10 @@ import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from harness import Answer, Direct, redis_counting, through_grpc
+from harness import Answer, Direct, memory_counting, redis_counting, through_grpc
 from redis.crc import key_slot
 from redis_servers import HOST, Proxy, RedisClusterServers, RedisServer
-from service_process import ServiceProcess
+from service_process import ServiceProcess, until
 
 from leco.rpc.channel import open_channel
 from leco.rpc.counting import CodeBatch, HashCountClient
@@ -123,13 +123,6 @@ def send_all(batches: dict[Episode, Batch], way: Way | None = None) -> list[Stat
     width = next((len(batch.codes[0]) for batch in batches.values() if batch.codes), 1)
     answers = way.count(RUN, width, list(batches.values()))
     return [episode.check(batch, answer) for (episode, batch), answer in zip(batches.items(), answers, strict=True)]
-
-
-def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
 
 
 @contextlib.contextmanager
@@ -629,6 +622,22 @@ class TestRedisWithoutMemory:
                     went_on += 1
             assert lost >= 10
             assert went_on >= 10
+
+
+class TestMemoryStoreThatIsNearlyFull:
+    def test_a_large_last_batch_is_counted_or_refused_and_nothing_breaks(self) -> None:
+        """What is left of the memory is enough for the answer to the last batch, but codes have used up the spare places."""
+        with memory_counting() as roomy:
+            for _ in range(6):
+                assert Episode(roomy).send(wide(0, 10_000)) is COUNTED
+            taken = roomy.store.used_bytes  # type: ignore[attr-defined]
+        with memory_counting(max_bytes=taken + 2_500_000) as store:
+            first, *others, last = [Episode(store) for _ in range(7)]
+            assert [each.send(wide(0, 10_000)) for each in (first, *others)] == [COUNTED] * 6
+            assert last.send(wide(0, 10_000)) in (COUNTED, FULL)
+            assert first.send(wide(20_000, 65_535), final=True) in (COUNTED, FULL)
+            assert [each.send(wide(5_000, 10_000), final=True) for each in others] == [COUNTED] * 5
+            assert Episode(store).send(wide(0, 10_000)) is COUNTED
 
 
 class TestKeysThatSomebodyDeletes:
