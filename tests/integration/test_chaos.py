@@ -7,6 +7,7 @@ the timing of processes and sockets stays the machine's own.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import random
 import threading
@@ -27,6 +28,8 @@ from services.hashcount.store import Status
 
 if TYPE_CHECKING:
     import grpc
+
+log = logging.getLogger(__name__)
 
 THREADS = 6
 EPISODES = 4  # of each thread at a time
@@ -165,6 +168,7 @@ def await_progress(players: list[Player]) -> None:
 
 def test_no_count_is_wrong_whatever_fails() -> None:
     seed = int(os.environ.get("LECO_CHAOS_SEED") or random.SystemRandom().randrange(1 << 32))
+    log.warning("LECO_CHAOS_SEED=%d", seed)  # which pytest shows of a test that failed, in whatever way
     rng = random.Random(seed)
     with ExitStack() as stack:
         world = World(stack, rng)
@@ -184,7 +188,7 @@ def test_no_count_is_wrong_whatever_fails() -> None:
                 world.heal()
                 stop.set()
         tally = sum((player.tally for player in players), Counter())
-        story = f"LECO_CHAOS_SEED={seed}: {dict(tally)}, {world.proxy.cuts} cuts"
+        story = f"seed {seed}: {dict(tally)}, {world.proxy.cuts} cuts"
         errors = [error for play in plays if (error := play.exception()) is not None]
         assert not errors, f"{story}; {len(errors)} clients failed, the first with {errors[0]!r}"
         # A client repeats also what failed for a bug in the service.

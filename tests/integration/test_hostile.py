@@ -39,13 +39,13 @@ class Target:
     def __init__(self, service: ServiceProcess, channel: grpc.Channel) -> None:
         self.service = service
         self.channel = channel
-        self._sequence = 0
+        self._episode, self._sequence = 0, 0
         self._stub = HashCountServiceStub(channel)
 
     @property
     def next_batch(self) -> EpisodeBatch:
         """The normal client's, with the codes "AA" of width 1."""
-        return EpisodeBatch(episode_id="normal", sequence=self._sequence, size=2)
+        return EpisodeBatch(episode_id=f"normal-{self._episode}", sequence=self._sequence, size=2)
 
     def ask(self, request: CountRequest) -> CountResponse:
         return self._stub.Count(request, timeout=30)
@@ -66,8 +66,10 @@ class Target:
         if status is Status.COUNTED:
             assert counts == [2 * self._sequence + 1, 2 * self._sequence + 2]
             self._sequence += 1
-        else:
-            assert counts == [0, 0]
+        elif (
+            status is not Status.FULL
+        ):  # somebody meddled with the episode: the next test shall not suffer from it, too
+            self._episode, self._sequence = self._episode + 1, 0
         return status
 
     def counts_normally(self) -> bool:
@@ -192,8 +194,8 @@ CASES = {
         lambda batch: normal(batch, sized(0)), "episodes[1].size may be 0 only in a final batch"
     ),
     "an episode twice": Case(
-        lambda batch: normal(batch, batch, codes=b"AAAA"),
-        "episodes[1]: episode 'normal' is in the call twice; put it into two calls",
+        lambda batch: normal(batch, named("e"), named("e"), codes=b"AAAA"),
+        "episodes[2]: episode 'e' is in the call twice; put it into two calls",
     ),
     "an episode without a name": name_case(""),
     "an episode in braces": name_case("{normal}"),
@@ -391,8 +393,8 @@ def test_large_refused_requests_are_not_kept() -> None:
 
 
 def test_large_requests_are_not_kept_when_redis_is_away() -> None:
-    batches = [EpisodeBatch(episode_id=f"e{i}", size=65_000) for i in range(16)]
-    valid = CountRequest(run="r", code_width=3, episodes=batches, codes=os.urandom(16 * 65_000 * 3))
+    batches = [EpisodeBatch(episode_id=f"e{i}", size=65_000) for i in range(8)]
+    valid = CountRequest(run="r", code_width=8, episodes=batches, codes=os.urandom(8 * 65_000 * 8))
     with (
         ServiceProcess("--store", "redis://127.0.0.1:1/0") as service,  # where nobody listens
         open_widely(service.address) as channel,

@@ -294,6 +294,7 @@ def guarded_redis() -> Iterator[RedisServer]:
     with RedisServer() as server:
         client = server.client()
         client.execute_command("ACL SETUSER", "counter", "on", f">{PASSWORD}", "~leco1:*", "+@all")
+        client.execute_command("ACL SETUSER", "modest", "on", f">{PASSWORD}", "~leco1:*", "+@all", "-info")
         client.config_set("requirepass", PASSWORD)
         yield server
 
@@ -307,9 +308,7 @@ def secret_is_kept(service: ServiceProcess) -> bool:
     return not any(form in said(service) for form in (PASSWORD, quote(PASSWORD, safe=""), repr(PASSWORD)[1:-1]))
 
 
-@pytest.mark.parametrize(
-    "way", ["variable", "file", "file-variable", "address", "user-in-address", "user-and-variable"]
-)
+@pytest.mark.parametrize("way", ["variable", "file", "address", "user-and-variable"])
 def test_a_password_for_redis_reaches_it_and_nobody_else(guarded_redis: RedisServer, tmp_path: Path, way: str) -> None:
     host = f"{HOST}:{guarded_redis.port}/0"
     file = tmp_path / "password"
@@ -318,9 +317,7 @@ def test_a_password_for_redis_reaches_it_and_nobody_else(guarded_redis: RedisSer
     flags, variables = {
         "variable": (("--store", guarded_redis.url), {"STORE_PASSWORD": PASSWORD}),
         "file": (("--store", guarded_redis.url, "--store-password-file", str(file)), {}),
-        "file-variable": (("--store", guarded_redis.url), {"STORE_PASSWORD_FILE": str(file)}),
         "address": ((), {"STORE": f"redis://:{escaped}@{host}"}),
-        "user-in-address": ((), {"STORE": f"redis://counter:{escaped}@{host}"}),
         "user-and-variable": (("--store", f"redis://counter@{host}"), {"STORE_PASSWORD": PASSWORD}),
     }[way]
     env = {f"LECO_HASHCOUNT_{name}": value for name, value in variables.items()}
@@ -347,3 +344,10 @@ def test_a_wrong_password_is_said_clearly_and_not_repeated(
         assert answer.startswith(f"UNAVAILABLE: {STORE_AWAY}: ")
         assert reason in answer
         assert not password or password not in said(service) + answer
+
+
+def test_a_redis_user_that_may_not_ask_for_info_can_count(guarded_redis: RedisServer) -> None:
+    """INFO serves only for a warning about eviction, and hosted Redis does not always allow it."""
+    env = {"LECO_HASHCOUNT_STORE_PASSWORD": PASSWORD}
+    with ServiceProcess("--store", f"redis://modest@{HOST}:{guarded_redis.port}/0", env=env) as service:
+        assert count_at(service.address) == "counted"
