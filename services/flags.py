@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from leco.rpc.tls import ServerTls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 
 class ServiceParser(argparse.ArgumentParser):
@@ -38,21 +38,16 @@ class ServiceParser(argparse.ArgumentParser):
         help: str,  # noqa: A002  # argparse's own word
         kind: Callable[[str], Any] = str,
         metavar: str | None = None,
-        choices: Sequence[str] | None = None,
     ) -> None:
         """Adds a flag. `kind` reads its text and raises ArgumentTypeError, with the reason, if it cannot."""
         variable = self._prefix + flag.removeprefix("--").replace("-", "_").upper()
-        text = os.environ.get(variable, "")
         shown = "" if default is None else f" (default: {default})"
-        # argparse itself applies `type` to a text default, and only if the flag is not given. It does not check `choices` then.
-        if text and choices and text not in choices:
-            self.error(f"{variable} must be one of {', '.join(choices)}, and not {text!r}")
         self.add_argument(
             flag,
-            default=text or default,
+            # argparse reads a default that is text with `type`, and only if the flag is not given
+            default=os.environ.get(variable) or default,
             type=self._reader(flag, variable, kind),
             metavar=metavar,
-            choices=choices,
             help=help + shown,
         )
 
@@ -68,7 +63,11 @@ class ServiceParser(argparse.ArgumentParser):
     def common_settings(self, *, listen: str, metrics_port: str) -> None:
         """Adds the flags that every service has."""
         self.setting(
-            "--listen", default=listen, metavar="HOST:PORT", help="where to serve gRPC; port 0 takes a free one"
+            "--listen",
+            default=listen,
+            kind=listen_address,
+            metavar="HOST:PORT",
+            help="where to serve gRPC; port 0 takes a free one",
         )
         self.setting(
             "--metrics-port",
@@ -97,17 +96,20 @@ class ServiceParser(argparse.ArgumentParser):
             metavar="S",
             help="after SIGTERM, how long calls in progress may take to finish",
         )
+        levels, formats = ("debug", "info", "warning", "error"), ("auto", "human", "json")
         self.setting(
             "--log-level",
             default="info",
-            choices=("debug", "info", "warning", "error"),
-            help="least severe log line shown",
+            kind=one_of(*levels),
+            metavar="LEVEL",
+            help=f"least severe log line shown: {', '.join(levels)}",
         )
         self.setting(
             "--log-format",
             default="auto",
-            choices=("auto", "human", "json"),
-            help="auto: human on a terminal, JSON lines otherwise",
+            kind=one_of(*formats),
+            metavar="FORMAT",
+            help=f"{', '.join(formats)}; auto: human on a terminal, JSON lines otherwise",
         )
 
     def tls(self, arguments: argparse.Namespace) -> ServerTls | None:
@@ -120,6 +122,17 @@ class ServiceParser(argparse.ArgumentParser):
                 self.error("--tls-client-ca needs --tls-cert and --tls-key")
             return None
         return ServerTls(certificate=cert, key=key, client_ca=client_ca)
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """One of these words."""
+
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"must be one of {', '.join(words)}, and not {text!r}")
+        return text
+
+    return read
 
 
 def existing_file(text: str) -> Path:
@@ -151,16 +164,33 @@ def size(text: str) -> int:
     matched = re.fullmatch(r"([0-9.]+)(|KiB|MiB|GiB)", text)
     if not matched:
         raise ValueError(f"must be a size such as 1048576, 512MiB or 2GiB, and not {text!r}")
-    return int(positive_number(matched[1]) * {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[matched[2]])
+    number = int(positive_number(matched[1]) * {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[matched[2]])
+    if number == 0:
+        raise ValueError(f"must be at least 1 byte, and not {text}")
+    return number
 
 
 def port_or_off(text: str) -> int | None:
     """A port, or None for "off"."""
     if text == "off":
         return None
-    if not text.isdigit() or int(text) > 65535:
+    if not _is_port(text):
         raise ValueError(f"must be a port from 0 to 65535 or 'off', and not {text!r}")
     return int(text)
+
+
+def listen_address(text: str) -> str:
+    """host:port of this machine."""
+    host, _, port = text.rpartition(":")
+    if not host or not _is_port(port):
+        raise ValueError(
+            f"must be host:port, for example 127.0.0.1:50051 with a port from 0 to 65535, and not {text!r}"
+        )
+    return text
+
+
+def _is_port(text: str) -> bool:
+    return re.fullmatch(r"[0-9]{1,5}", text) is not None and int(text) <= 65535
 
 
 def _number(text: str) -> float:

@@ -8,7 +8,6 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import grpc
 import numpy as np
 from prometheus_client import CollectorRegistry
 
@@ -17,6 +16,7 @@ from leco.rpc.counting import CodeBatch, HashCountClient
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
 from leco.rpc.server import RpcServer
 from leco.v1 import hash_count_pb2_grpc
+from services.hashcount.address import parse_address
 from services.hashcount.memory import MemoryStore
 from services.hashcount.metrics import HashCountMetrics
 from services.hashcount.redis_store import RedisStore
@@ -26,6 +26,8 @@ from services.hashcount.topology import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
+
+    import grpc
 
     from leco.rpc.tls import ServerTls
 
@@ -139,7 +141,7 @@ def memory_counting(*, max_bytes: int = 1 << 30) -> Iterator[Direct]:
 def redis_counting(url: str, advance: Callable[[float], None] = lambda _: None) -> Iterator[Direct]:
     loop = LoopThread()
     store = RedisStore(
-        connect(url, password=None, threads=4),
+        connect(parse_address(url), password=None, threads=4),
         ttl=TTL,
         retry_window=RETRY_WINDOW,
         threads=4,
@@ -161,23 +163,25 @@ class Serving:
 
 @contextlib.contextmanager
 def serving(
-    store: Store, loop: LoopThread, *, tls: ServerTls | None = None, max_seconds: float = 30.0
+    store: Store, loop: LoopThread, *, tls: ServerTls | None = None, max_seconds: float = 30.0, max_calls: int = 256
 ) -> Iterator[Serving]:
     """The service's own server and servicer in front of `store`, on a free port."""
     registry = CollectorRegistry()
 
     async def start() -> tuple[RpcServer, str]:
-        interceptor = RpcInterceptor(RpcMetrics(registry, "hashcount"), max_seconds=max_seconds)
+        interceptor = RpcInterceptor(RpcMetrics(registry, "hashcount"), max_seconds=max_seconds, max_calls=max_calls)
         server = RpcServer(SERVICE, interceptor=interceptor, tls=tls)
         servicer = HashCountServicer(store, HashCountMetrics(registry))
         hash_count_pb2_grpc.add_HashCountServiceServicer_to_server(servicer, server.grpc)
         address = await server.start("127.0.0.1:0")
-        await server.set_serving(serving=True)
+        server.set_serving(serving=True)
         return server, address
 
     server, address = loop.run(start())
-    yield Serving(address, server, registry)
-    loop.run(server.drain(1.0))
+    try:
+        yield Serving(address, server, registry)
+    finally:
+        loop.run(server.drain(1.0))
 
 
 @contextlib.contextmanager

@@ -1,17 +1,20 @@
-"""What happens around every call: metrics, a limit on its time, and a clean answer to a bug."""
+"""What happens around every call: metrics, limits, refusals, and a clean answer to a bug."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 from prometheus_client import Counter, Gauge, Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from prometheus_client import CollectorRegistry
 
@@ -39,6 +42,22 @@ LATENCY_BUCKETS = (
 _INFRASTRUCTURE = ("/grpc.health.", "/grpc.reflection.")
 
 
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Refusal(Exception):  # noqa: N818  # it is an answer
+    """Raised by a handler to answer with a status other than OK.
+
+    It is turned into that status without gRPC's `abort`, whose exception would keep the request in memory, by a reference cycle,
+    until the garbage collector runs.
+    """
+
+    def __init__(self, code: grpc.StatusCode, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+
+
 class RpcMetrics:
     """The metrics of a service's calls.
 
@@ -62,15 +81,22 @@ class RpcMetrics:
 
 
 class RpcInterceptor(grpc.aio.ServerInterceptor):
-    """Counts and times every call but those of health and reflection.
+    """Counts, times and limits every call but those of health and reflection.
 
-    A unary call that takes longer than `max_seconds` ends with DEADLINE_EXCEEDED even if its client set no deadline. An exception
-    that a handler did not turn into a status is logged and answered with INTERNAL, without details of the inside.
+    An exception that a handler did not expect is logged and answered with INTERNAL, without details of the inside. Bytes that
+    are no message are INVALID_ARGUMENT.
+
+    Args:
+        metrics: Where calls are counted.
+        max_seconds: A unary call that takes longer ends with DEADLINE_EXCEEDED, even if its client set no deadline.
+        max_calls: Calls in progress; more are answered with RESOURCE_EXHAUSTED.
     """
 
-    def __init__(self, metrics: RpcMetrics, *, max_seconds: float) -> None:
+    def __init__(self, metrics: RpcMetrics, *, max_seconds: float, max_calls: int) -> None:
         self._metrics = metrics
         self._max_seconds = max_seconds
+        self._max_calls = max_calls
+        self._calls = 0
 
     async def intercept_service(
         self,
@@ -83,73 +109,106 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         if handler is None or method.startswith(_INFRASTRUCTURE):
             return handler
         name = method.rpartition("/")[2]
-        kind = (
-            ("stream" if handler.request_streaming else "unary")
-            + "_"
-            + ("stream" if handler.response_streaming else "unary")
+        kinds = {False: "unary", True: "stream"}
+        kind = f"{kinds[bool(handler.request_streaming)]}_{kinds[bool(handler.response_streaming)]}"
+        around = self._around_stream if handler.response_streaming else self._around_unary
+        wrapped: grpc.RpcMethodHandler[Any, Any] = getattr(grpc, f"{kind}_rpc_method_handler")(
+            around(name, getattr(handler, kind)),
+            request_deserializer=_lenient(handler.request_deserializer),
+            response_serializer=handler.response_serializer,
         )
-        behaviour = getattr(handler, kind)
-        wrapped = (
-            self._around_stream(name, behaviour) if handler.response_streaming else self._around_unary(name, behaviour)
-        )
-        constructor = getattr(grpc, f"{kind}_rpc_method_handler")
-        wrapped_handler: grpc.RpcMethodHandler[Any, Any] = constructor(
-            wrapped, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
-        )
-        return wrapped_handler
+        return wrapped
 
-    def _around_unary(
-        self, method: str, behaviour: Callable[..., Awaitable[object]]
-    ) -> Callable[..., Awaitable[object]]:
-        async def call(request: object, context: grpc.aio.ServicerContext[Any, Any]) -> object:
-            async with _Observed(self._metrics, method, context):
+    def _around_unary(self, method: str, behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(request: object, context: Context) -> object:
+            response = None  # stays so if the call is refused: gRPC then sends the status alone
+            with self._observed(method, context):
+                self._refuse_if_busy()
                 try:
-                    async with asyncio.timeout(self._max_seconds):
-                        return await behaviour(request, context)
+                    async with asyncio.timeout(self._max_seconds) as limit:
+                        response = await behaviour(_checked(request), context)
                 except TimeoutError:
-                    await context.abort(
-                        grpc.StatusCode.DEADLINE_EXCEEDED,
-                        f"{method} took longer than {self._max_seconds:g} s and was given up",
-                    )
-                    raise AssertionError from None  # abort never returns
+                    if limit.expired():
+                        text = f"{method} took longer than {self._max_seconds:g} s and was given up"
+                        raise Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
+                    raise
+            return response
 
         return call
 
     def _around_stream(
-        self, method: str, behaviour: Callable[..., AsyncIterator[object]]
-    ) -> Callable[..., AsyncIterator[object]]:
-        async def call(request: object, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[object]:
-            async with _Observed(self._metrics, method, context):
-                async for response in behaviour(request, context):
+        self, method: str, behaviour: Callable[..., AsyncIterator[Any]]
+    ) -> Callable[..., AsyncIterator[Any]]:
+        async def call(request: object, context: Context) -> AsyncIterator[object]:
+            with self._observed(method, context):
+                self._refuse_if_busy()
+                async for response in behaviour(_checked(request), context):
                     yield response
 
         return call
 
+    def _refuse_if_busy(self) -> None:
+        if self._calls > self._max_calls:
+            text = f"{self._max_calls} calls are in progress, which is the most; repeat later"
+            raise Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
-class _Observed:
-    """Measures what happens inside it, and turns an unexpected exception into INTERNAL."""
+    @contextlib.contextmanager
+    def _observed(self, method: str, context: Context) -> Iterator[None]:
+        """Measures the call inside it, and turns exceptions into a status."""
+        metrics, begin = self._metrics, time.perf_counter()
+        code: object = grpc.StatusCode.CANCELLED  # by the client, or at the end of a drain, unless it ends otherwise
+        self._calls += 1
+        metrics.in_progress.labels(method).inc()
+        try:
+            yield
+            code = context.code()
+        except Refusal as refusal:
+            code = _answer(context, refusal.code, refusal.detail)
+        except Exception:
+            log.exception("a call failed unexpectedly", method=method)
+            code = _answer(context, grpc.StatusCode.INTERNAL, "internal error; see the service's log")
+        finally:
+            self._calls -= 1
+            metrics.in_progress.labels(method).dec()
+            metrics.seconds.labels(method).observe(time.perf_counter() - begin)
+            metrics.requests.labels(method, _code_name(code)).inc()
 
-    def __init__(self, metrics: RpcMetrics, method: str, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        self._metrics, self._method, self._context = metrics, method, context
-        self._begin = 0.0
 
-    async def __aenter__(self) -> None:
-        self._metrics.in_progress.labels(self._method).inc()
-        self._begin = time.perf_counter()
+def _answer(context: Context, code: grpc.StatusCode, detail: str) -> grpc.StatusCode:
+    context.set_code(code)
+    context.set_details(detail)
+    return code
 
-    async def __aexit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
-        code: object = self._context.code()  # None or 0 until something else was set
-        expected = error is None or isinstance(error, grpc.aio.AbortError | asyncio.CancelledError | GeneratorExit)
-        if not expected:
-            code = grpc.StatusCode.INTERNAL
-        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
-            code = grpc.StatusCode.CANCELLED
-        self._metrics.in_progress.labels(self._method).dec()
-        self._metrics.seconds.labels(self._method).observe(time.perf_counter() - self._begin)
-        self._metrics.requests.labels(self._method, _code_name(code)).inc()
-        if not expected:
-            log.error("a call failed unexpectedly", method=self._method, exc_info=error)
-            await self._context.abort(grpc.StatusCode.INTERNAL, "internal error; see the service's log")
+
+@dataclass(frozen=True, slots=True)
+class _Malformed:
+    """Takes the place of a request that could not be read."""
+
+    reason: str
+
+
+def _lenient(deserializer: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
+    """Gives a value for malformed bytes, too: gRPC itself would answer UNKNOWN, and log a traceback for each."""
+
+    def read(data: bytes) -> object:
+        try:
+            return data if deserializer is None else deserializer(data)
+        except DecodeError as error:
+            return _Malformed(str(error))
+
+    return read
+
+
+def _checked(request: Any) -> Any:
+    """The request, or the stream of them, or a refusal instead of a malformed one."""
+    if isinstance(request, _Malformed):
+        raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"these bytes are not the message expected: {request.reason}")
+    return _checked_stream(request) if hasattr(request, "__aiter__") else request
+
+
+async def _checked_stream(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _checked(request)
 
 
 def _code_name(code: object) -> str:

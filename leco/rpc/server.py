@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import grpc
 import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
 
 from leco.rpc.channel import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS, MAX_MESSAGE_BYTES
+from leco.rpc.health import Health
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from leco.rpc.tls import ServerTls
 
 log = structlog.get_logger(__name__)
-
-SERVING = health_pb2.HealthCheckResponse.SERVING
-NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class RpcServer:
@@ -35,10 +32,9 @@ class RpcServer:
 
     Args:
         service: The full name of the gRPC service.
-        interceptor: Sees every call.
+        interceptor: Sees every call, and limits how many are in progress, which with max_message_bytes bounds memory.
         tls: Without it the server speaks clear text.
         max_message_bytes: A larger request is refused with RESOURCE_EXHAUSTED before it is read into memory.
-        max_calls: Calls in progress; more are refused with RESOURCE_EXHAUSTED. With max_message_bytes this bounds memory.
         max_connection_age: Seconds after which a client is asked to connect anew, so that load spreads over replicas that came
             later. None for services with long streams.
     """
@@ -50,7 +46,6 @@ class RpcServer:
         interceptor: RpcInterceptor,
         tls: ServerTls | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
-        max_calls: int = 256,
         max_connection_age: float | None = None,
     ) -> None:
         self.service = service
@@ -68,12 +63,11 @@ class RpcServer:
         ]
         if max_connection_age is not None:
             options.append(("grpc.max_connection_age_ms", int(max_connection_age * 1000)))
-        self.grpc = grpc.aio.server(interceptors=[interceptor], options=options, maximum_concurrent_rpcs=max_calls)
-        self._health = health.HealthServicer()
+        self.grpc = grpc.aio.server(interceptors=[interceptor], options=options)
+        self._health = Health()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         names = (service, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self.grpc)
-        self._draining = False
 
     async def start(self, address: str) -> str:
         """Binds and serves; the service's own health stays NOT_SERVING until `set_serving`.
@@ -81,11 +75,7 @@ class RpcServer:
         Returns:
             The address with the port really used, which differs for port 0.
         """
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit():
-            raise ValueError(
-                f"the address to listen on must be host:port, for example 127.0.0.1:50051, and not {address!r}"
-            )
+        host = address.rpartition(":")[0]
         try:
             if self._tls is None:
                 bound = self.grpc.add_insecure_port(address)
@@ -98,20 +88,18 @@ class RpcServer:
                 "clear text on a network address: give --tls-cert and --tls-key unless the network is trusted",
                 address=address,
             )
-        await self._health.set("", SERVING)
-        await self._health.set(self.service, NOT_SERVING)
+        self._health.set("", serving=True)
+        self._health.set(self.service, serving=False)
         await self.grpc.start()
         return f"{host}:{bound}"
 
-    async def set_serving(self, *, serving: bool) -> None:
+    def set_serving(self, *, serving: bool) -> None:
         """Says whether calls to the service make sense now. Has no effect any more once the server drains."""
-        if not self._draining:
-            await self._health.set(self.service, SERVING if serving else NOT_SERVING)
+        self._health.set(self.service, serving=serving)
 
     async def drain(self, grace_seconds: float) -> None:
         """Turns health to NOT_SERVING, refuses new calls, and lets the calls in progress finish for at most that long."""
-        self._draining = True
-        await self._health.enter_graceful_shutdown()
+        self._health.drain()
         await self.grpc.stop(grace_seconds)
 
 

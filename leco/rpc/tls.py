@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,11 +38,11 @@ class ServerTls:
                 stamp = self._stamp()
                 if stamp == state["stamp"]:
                     return None
+                state["stamp"] = stamp
                 configuration = self._configuration()
-            except OSError as error:
-                log.warning("cannot read the renewed certificate; the old one stays in use", error=str(error))
+            except (OSError, ValueError) as error:
+                log.warning("the renewed certificate cannot be used; the old one stays in use", error=str(error))
                 return None
-            state["stamp"] = stamp
             log.info("certificate renewed", certificate=str(self.certificate))
             return configuration
 
@@ -52,10 +53,26 @@ class ServerTls:
         )
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        self._check()
         return grpc.ssl_server_certificate_configuration(
             [(self.key.read_bytes(), self.certificate.read_bytes())],
             root_certificates=self.client_ca.read_bytes() if self.client_ca else None,
         )
+
+    def _check(self) -> None:
+        """Refuses files that are no identity; gRPC itself would only say that it could not listen."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.certificate, self.key, password="")  # or it would ask on the terminal
+        except ssl.SSLError as error:
+            raise ValueError(
+                f"{self.certificate} and {self.key} are no PEM certificate with its private key: {error.reason or error}"
+            ) from error
+        if self.client_ca is not None:
+            try:
+                context.load_verify_locations(self.client_ca)
+            except ssl.SSLError as error:
+                raise ValueError(f"{self.client_ca} has no PEM certificates: {error.reason or error}") from error
 
     def _stamp(self) -> tuple[int, ...]:
         files = [self.certificate, self.key, *([self.client_ca] if self.client_ca else [])]

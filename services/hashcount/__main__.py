@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("leco.hashcount")
 
 MAX_CALL_SECONDS = 30.0
+MAX_CALLS = 256
 MAX_CONNECTION_AGE_SECONDS = 300.0
 CHECK_SECONDS = 2.0
 SURVEY_SECONDS = 15.0
@@ -49,35 +50,38 @@ async def serve(settings: Settings) -> None:
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     metrics = HashCountMetrics(registry)
-    store = open_store(settings, metrics)
-    server = RpcServer(
-        SERVICE,
-        interceptor=RpcInterceptor(RpcMetrics(registry, "hashcount"), max_seconds=MAX_CALL_SECONDS),
-        tls=settings.tls,
-        max_connection_age=MAX_CONNECTION_AGE_SECONDS,
-    )
-    hash_count_pb2_grpc.add_HashCountServiceServicer_to_server(HashCountServicer(store, metrics), server.grpc)
-    stopped = asyncio.ensure_future(wait_for_signal())
-    address = await server.start(settings.listen)
+    rpc_metrics = RpcMetrics(registry, "hashcount")
     async with contextlib.AsyncExitStack() as stack:
+        store = open_store(settings, metrics)
+        stack.push_async_callback(store.close)
         metrics_port = None
         if settings.metrics_port is not None:
-            host = address.rpartition(":")[0].strip("[]")
+            host = settings.listen.rpartition(":")[0].strip("[]")
             metrics_port, stop_metrics = serve_metrics(registry, host=host, port=settings.metrics_port)
             stack.callback(stop_metrics)
-        stack.push_async_callback(store.close)
-        watcher = asyncio.create_task(watch_store(store, server, metrics))
+        server = RpcServer(
+            SERVICE,
+            interceptor=RpcInterceptor(rpc_metrics, max_seconds=MAX_CALL_SECONDS, max_calls=MAX_CALLS),
+            tls=settings.tls,
+            max_connection_age=MAX_CONNECTION_AGE_SECONDS,
+        )
+        hash_count_pb2_grpc.add_HashCountServiceServicer_to_server(HashCountServicer(store, metrics), server.grpc)
+        stopped = asyncio.ensure_future(wait_for_signal())
+        address = await server.start(settings.listen)
+        watcher = StoreWatcher(store, server, metrics)
+        await watcher.look()
+        watching = asyncio.create_task(watcher.run())
         log.info("serving", address=address, metrics_port=metrics_port, store=settings.store_for_people)
         signal_name = await stopped
         log.info("draining", signal=signal_name, seconds=settings.drain_seconds)
-        watcher.cancel()
+        watching.cancel()
         await server.drain(settings.drain_seconds)
     log.info("stopped")
 
 
 def open_store(settings: Settings, metrics: HashCountMetrics) -> Store:
     """Makes the store that the settings name."""
-    if settings.store == "memory":
+    if settings.store is None:
         memory = MemoryStore(max_bytes=settings.max_memory, ttl=settings.ttl, retry_window=settings.retry_window)
         metrics.memory_bytes.set_function(lambda: memory.used_bytes)
         metrics.memory_limit_bytes.set(settings.max_memory)
@@ -91,32 +95,41 @@ def open_store(settings: Settings, metrics: HashCountMetrics) -> Store:
     )
 
 
-async def watch_store(store: Store, server: RpcServer, metrics: HashCountMetrics) -> None:
+class StoreWatcher:
     """Keeps the service's health equal to the store's, and the number of live episodes up to date."""
-    up: bool | None = None
-    next_survey = 0.0
-    loop = asyncio.get_running_loop()
-    while True:
+
+    def __init__(self, store: Store, server: RpcServer, metrics: HashCountMetrics) -> None:
+        self._store = store
+        self._server = server
+        self._metrics = metrics
+        self._up: bool | None = None
+        self._next_survey = 0.0
+
+    async def run(self) -> None:
+        """Looks again and again."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            await self.look()
+
+    async def look(self) -> None:
+        """Looks once."""
+        before, self._up = self._up, True
         try:
-            await store.check()
-            now_up = True
+            await self._store.check()
         except StoreUnavailableError as error:
-            now_up = False
-            if up is not False:
-                log.error(
-                    "the store cannot be reached; calls are answered with UNAVAILABLE until it is back",
-                    error=str(error),
-                )
-        if now_up and up is False:
+            self._up = False
+            if before is not False:
+                text = "the store cannot be reached; calls are answered with UNAVAILABLE until it is back"
+                log.error(text, error=str(error))
+        if self._up and before is False:
             log.info("the store is back")
-        up = now_up
-        metrics.store_up.set(up)
-        await server.set_serving(serving=up)
-        if up and loop.time() >= next_survey:
-            next_survey = loop.time() + SURVEY_SECONDS
+        self._metrics.store_up.set(self._up)
+        self._server.set_serving(serving=self._up)
+        now = asyncio.get_running_loop().time()
+        if self._up and now >= self._next_survey:
+            self._next_survey = now + SURVEY_SECONDS
             with contextlib.suppress(StoreUnavailableError):  # a part of a cluster is away
-                metrics.live_episodes.set(await store.live_episodes())
-        await asyncio.sleep(CHECK_SECONDS)
+                self._metrics.live_episodes.set(await self._store.live_episodes())
 
 
 if __name__ == "__main__":

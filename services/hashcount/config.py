@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from services import flags
-from services.hashcount.topology import SCHEMES
+from services.hashcount.address import StoreAddress, parse_address
+from services.hashcount.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,7 @@ class Settings:
     drain_seconds: float
     log_level: str
     log_format: LogFormat
-    store: str
+    store: StoreAddress | None  # None: memory
     store_password: str | None
     store_connections: int
     ttl: float
@@ -48,21 +49,24 @@ class Settings:
     @property
     def store_for_people(self) -> str:
         """The store's address without its password and its files."""
-        parts = urlsplit(self.store)
-        return (
-            self.store if self.store == "memory" else f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        )
+        if self.store is None:
+            return "memory"
+        scheme = ("rediss" if self.store.tls else "redis") + ("+cluster" if self.store.cluster else "")
+        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.store.hosts)
+        return f"{scheme}://{hosts}" + ("" if self.store.cluster else f"/{self.store.database}")
 
 
 def read_settings(arguments: Sequence[str]) -> Settings:
     """Reads the command line and the environment; on a mistake says what to change and exits with code 2."""
     parser = flags.ServiceParser("hashcount", DESCRIPTION)
     parser.common_settings(listen="127.0.0.1:50061", metrics_port="9461")
-    parser.setting("--store", default="memory", metavar="ADDRESS", help="memory, or the address of Redis, as above")
+    parser.setting(
+        "--store", default="memory", kind=_store, metavar="ADDRESS", help="memory, or the address of Redis, as above"
+    )
     parser.setting(
         "--store-password-file",
         default=None,
-        kind=flags.existing_file,
+        kind=_password,
         metavar="FILE",
         help="file with the password for Redis",
     )
@@ -91,22 +95,22 @@ def read_settings(arguments: Sequence[str]) -> Settings:
         help="what --store memory may hold before it refuses batches: 512MiB, 2GiB (default: 1GiB)",
     )
     parsed = parser.parse_args(arguments)
-    on_command_line = any(each.startswith("--store") and not each.startswith("--store-") for each in arguments)
-    scheme = "memory" if parsed.store == "memory" else urlsplit(parsed.store).scheme
-    if scheme != "memory" and scheme not in SCHEMES:
-        parser.error(f"--store must be memory or an address that begins with {', '.join(s + '://' for s in SCHEMES)}")
-    if on_command_line and ":" in urlsplit(parsed.store).netloc.rpartition("@")[0]:
+    store: StoreAddress | None = parsed.store
+    on_command_line = any(each.partition("=")[0] == "--store" for each in arguments)
+    if on_command_line and store is not None and store.password is not None:
         parser.error(
             "--store has a password on the command line, where every process can read it: put the address into the "
             "environment variable LECO_HASHCOUNT_STORE, or the password into --store-password-file"
         )
-    if scheme != "memory" and parsed.max_memory is not None:
+    max_memory = parsed.max_memory
+    if store is not None and max_memory is not None:
         parser.error(
-            "--max-memory is for --store memory; for Redis set its own `maxmemory`, with `maxmemory-policy noeviction`"
+            "--max-memory is for --store memory; for Redis set its own maxmemory, with maxmemory-policy noeviction"
         )
-    password = os.environ.get("LECO_HASHCOUNT_STORE_PASSWORD") or None
-    if parsed.store_password_file is not None:
-        password = parsed.store_password_file.read_text().strip()
+    if max_memory is not None and max_memory < MemoryStore.LEAST_BYTES:
+        parser.error(
+            f"--max-memory must be at least {-(-MemoryStore.LEAST_BYTES >> 20)}MiB, and not {max_memory} bytes"
+        )
     return Settings(
         listen=parsed.listen,
         metrics_port=parsed.metrics_port,
@@ -114,16 +118,31 @@ def read_settings(arguments: Sequence[str]) -> Settings:
         drain_seconds=parsed.drain_seconds,
         log_level=parsed.log_level,
         log_format=parsed.log_format,
-        store=parsed.store,
-        store_password=password,
+        store=store,
+        store_password=parsed.store_password_file or os.environ.get("LECO_HASHCOUNT_STORE_PASSWORD") or None,
         store_connections=parsed.store_connections,
         ttl=parsed.ttl,
         retry_window=parsed.retry_window,
-        max_memory=parsed.max_memory if parsed.max_memory is not None else 1 << 30,
+        max_memory=max_memory or 1 << 30,
     )
 
 
+def _store(text: str) -> StoreAddress | None:
+    return None if text == "memory" else parse_address(text)
+
+
+def _password(text: str) -> str:
+    """The content of the file, without the line end that editors leave."""
+    try:
+        password = flags.existing_file(text).read_text().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise ValueError(f"{text} is not a text file") from None
+    if not password:
+        raise ValueError(f"{text} is empty")
+    return password
+
+
 def _connections(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 1024:
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= 1024:
         raise ValueError(f"must be a whole number from 1 to 1024, and not {text!r}")
     return int(text)

@@ -62,6 +62,10 @@ class HashCountMetrics:
         if failed:
             self.store_errors.inc()
 
+    def unavailable(self, batches: int) -> None:
+        """Notes batches of a call for which no server of the store could be reached."""
+        self.batches.labels("unavailable").inc(batches)
+
     def outcomes(self, outcomes: Sequence[Outcome]) -> None:
         """Notes what came of a call's batches."""
         statuses: dict[Status, int] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
@@ -108,6 +109,7 @@ class RedisStore:
         try:
             _, *replies = pipeline.execute(raise_on_error=False)
         except ANY_ERROR as error:
+            _let_go(error)
             replies = [error] * len(commands)
         self._on_round_trip(time.perf_counter() - begin, isinstance(replies[0], UNREACHABLE))
         return replies
@@ -154,8 +156,19 @@ class RedisStore:
         self._topology.close()
 
 
+def _let_go(error: BaseException | None) -> None:
+    """Drops what an exception of the client, and those that led to it, keep alive by reference cycles: a whole request."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 def _warn_of_eviction(server: redis.Redis) -> None:
-    memory = server.info("memory")
+    try:
+        memory = server.info("memory")
+    except redis.exceptions.ResponseError:  # this user may not ask
+        return
     policy = memory.get("maxmemory_policy", "noeviction")
     if memory.get("maxmemory", 0) and policy != "noeviction":
         log.warning(

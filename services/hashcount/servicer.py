@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
 
+from leco.rpc.interceptor import Refusal
 from leco.v1 import hash_count_pb2, hash_count_pb2_grpc
 from services.hashcount.store import Batch, Outcome, StoreUnavailableError
 
@@ -37,16 +39,18 @@ class HashCountServicer(hash_count_pb2_grpc.HashCountServiceServicer):
         self._metrics = metrics
 
     async def Count(  # noqa: N802  # the name in the contract
-        self, request: hash_count_pb2.CountRequest, context: grpc.aio.ServicerContext[Any, Any]
+        self, request: hash_count_pb2.CountRequest, _context: grpc.aio.ServicerContext[Any, Any]
     ) -> hash_count_pb2.CountResponse:
         """See proto/leco/v1/hash_count.proto."""
         try:
             batches = parse(request)
-            outcomes = await self._store.count(request.run, request.code_width, batches)
         except BadRequestError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+        try:
+            outcomes = await self._store.count(request.run, request.code_width, batches)
         except StoreUnavailableError as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"the store cannot be reached: {error}")
+            self._metrics.unavailable(len(batches))
+            raise Refusal(grpc.StatusCode.UNAVAILABLE, f"the store cannot be reached: {error}") from error
         self._metrics.outcomes(outcomes)
         return response(batches, outcomes)
 
@@ -66,29 +70,30 @@ def parse(request: hash_count_pb2.CountRequest) -> list[Batch]:
     if not 1 <= len(episodes) <= MAX_EPISODES:
         raise BadRequestError(f"episodes must be 1 to {MAX_EPISODES} in a call, and not {len(episodes)}")
     packed = request.codes
-    codes: list[bytes] = np.frombuffer(packed, dtype=f"V{width}").tolist() if len(packed) % width == 0 else []
-    batches: list[Batch] = []
     names: set[str] = set()
-    begin = 0
+    ends = [0]
     for place, episode in enumerate(episodes):
-        name, size, final = episode.episode_id, episode.size, episode.final
+        name, size = episode.episode_id, episode.size
         if not _is_name(name):
             raise BadRequestError(f"episodes[{place}].episode_id must be {_NAME_RULE}, and not {_shown(name)}")
         if size > MAX_BATCH_CODES:
             raise BadRequestError(f"episodes[{place}].size must be at most {MAX_BATCH_CODES}, and not {size}")
-        if size == 0 and not final:
+        if size == 0 and not episode.final:
             raise BadRequestError(f"episodes[{place}].size may be 0 only in a final batch")
         names.add(name)
         if len(names) == place:
             raise BadRequestError(f"episodes[{place}]: episode {name!r} is in the call twice; put it into two calls")
-        batches.append(Batch(name, episode.sequence, codes[begin : begin + size], final))
-        begin += size
-    if len(packed) != begin * width:
+        ends.append(ends[-1] + size)
+    if len(packed) != ends[-1] * width:
         raise BadRequestError(
-            f"codes must have {begin * width} bytes ({begin} codes of {width} bytes, by the sizes of the episodes), "
+            f"codes must have {ends[-1] * width} bytes ({ends[-1]} codes of {width} bytes, by the sizes of the episodes), "
             f"and not {len(packed)}"
         )
-    return batches
+    codes: list[bytes] = np.frombuffer(packed, dtype=f"V{width}").tolist()
+    return [
+        Batch(episode.episode_id, episode.sequence, codes[begin:end], episode.final)
+        for episode, (begin, end) in zip(episodes, pairwise(ends), strict=True)
+    ]
 
 
 def response(batches: Sequence[Batch], outcomes: Sequence[Outcome]) -> hash_count_pb2.CountResponse:

@@ -1,10 +1,9 @@
-"""From a store's address to connections: one Redis server, or a cluster."""
+"""Connections to where the keys are: one Redis server, or a cluster."""
 
 from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -14,9 +13,7 @@ from redis.retry import Retry
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster")
-# What may follow the question mark of an address: files for TLS to Redis.
-FILE_SETTINGS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+    from services.hashcount.address import StoreAddress
 
 
 class Topology(Protocol):
@@ -50,60 +47,29 @@ class Topology(Protocol):
         ...
 
 
-def connect(url: str, *, password: str | None, threads: int) -> Topology:
-    """Reads a store's address. Connects when the store is first used, so that a service can start before its Redis.
+def connect(address: StoreAddress, *, password: str | None, threads: int) -> Topology:
+    """Prepares connections; they are made when the store is first used, so that a service can start before its Redis.
 
     Args:
-        url: redis://[user[:password]@]host[:port][/database], rediss:// for TLS, or redis+cluster://host:port[,host:port...]
-            (rediss+cluster:// for TLS). TLS takes ?ssl_ca_certs=FILE&ssl_certfile=FILE&ssl_keyfile=FILE.
+        address: Where Redis is.
         password: Takes the place of one in the address.
         threads: How many connections may be in use at once.
-
-    Raises:
-        ValueError: the address is malformed; the message says what is expected and never repeats a password.
     """
-    parts = urlsplit(url)
     settings: dict[str, Any] = {
+        "username": address.username,
+        "password": password or address.password,
         "socket_connect_timeout": 1.0,
         "socket_timeout": 3.0,
         "retry": Retry(NoBackoff(), 0),  # the store repeats by itself, and its clients do
         "health_check_interval": 30,
+        "max_connections": threads + 2,
+        **dict(address.files),
+        **({"ssl": True} if address.tls else {}),
     }
-    for name, values in parse_qs(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)).items():
-        if name not in FILE_SETTINGS or not parts.scheme.startswith("rediss"):
-            raise ValueError(
-                f"the store's address has an unknown setting {name!r}; "
-                f"rediss:// and rediss+cluster:// take {', '.join(FILE_SETTINGS)}"
-            )
-        settings[name] = values[-1]
-    credentials, _, hosts = parts.netloc.rpartition("@")
-    user, _, in_address = credentials.partition(":")
-    settings["username"] = unquote(user) or None
-    settings["password"] = password or unquote(in_address) or None
-    if parts.scheme.startswith("rediss"):
-        settings["ssl"] = True
-    if parts.scheme.endswith("+cluster"):
-        if parts.path.strip("/"):
-            raise ValueError("a cluster has no database numbers: the store's address must end after the hosts")
-        return Cluster([_host_and_port(host) for host in hosts.split(",")], settings | {"max_connections": threads + 2})
-    host, port = _host_and_port(hosts)
-    return SingleServer(host, port, _database(parts), settings | {"max_connections": threads + 2})
-
-
-def _host_and_port(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":") if ":" in text else (text, "", "6379")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(
-            f"the store's address must name host:port, for example redis://localhost:6379/0, and not {text!r}"
-        )
-    return host.strip("[]"), int(port)
-
-
-def _database(parts: SplitResult) -> int:
-    text = parts.path.strip("/")
-    if text and not text.isdigit():
-        raise ValueError(f"the database in the store's address must be a number, and not {text!r}")
-    return int(text or 0)
+    if address.cluster:
+        return Cluster(address.hosts, settings)
+    [(host, port)] = address.hosts
+    return SingleServer(host, port, address.database, settings)
 
 
 class SingleServer:

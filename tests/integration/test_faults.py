@@ -185,20 +185,28 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="module")
-def proxy(server: RedisServer) -> Iterator[Proxy]:
+def shared_proxy(server: RedisServer) -> Iterator[Proxy]:
     with Proxy(HOST, server.port) as proxy:
         yield proxy
 
 
+@pytest.fixture
+def proxy(shared_proxy: Proxy) -> Iterator[Proxy]:
+    """Between Redis and both `store` and `service`; a test that fails leaves no fault to the next one."""
+    yield shared_proxy
+    shared_proxy.cut_replies = shared_proxy.cut_requests = 0
+    shared_proxy.refuse(False)
+
+
 @pytest.fixture(scope="module")
-def store(proxy: Proxy) -> Iterator[Direct]:
-    with redis_counting(proxy.url) as direct:
+def store(shared_proxy: Proxy) -> Iterator[Direct]:
+    with redis_counting(shared_proxy.url) as direct:
         yield direct
 
 
 @pytest.fixture(scope="module")
-def service(proxy: Proxy) -> Iterator[ServiceProcess]:
-    with ServiceProcess("--store", proxy.url) as process:
+def service(shared_proxy: Proxy) -> Iterator[ServiceProcess]:
+    with ServiceProcess("--store", shared_proxy.url) as process:
         yield process
 
 
@@ -217,9 +225,19 @@ def client(service: ServiceProcess) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[RedisClusterServers]:
+def shared_cluster() -> Iterator[RedisClusterServers]:
     with RedisClusterServers() as cluster:
         yield cluster
+
+
+@pytest.fixture
+def cluster(shared_cluster: RedisClusterServers) -> RedisClusterServers:
+    for node in shared_cluster.nodes:
+        if not node.running:  # a test failed between its death and its return
+            node.start()
+    shared_cluster.wait_until_ok()
+    shared_cluster.flush()
+    return shared_cluster
 
 
 class TestStoreWhoseConnectionIsCut:
@@ -491,7 +509,6 @@ class TestTwoReplicas:
 class TestCluster:
     @pytest.fixture
     def store(self, cluster: RedisClusterServers) -> Iterator[Direct]:
-        cluster.flush()
         with redis_counting(cluster.url) as store:
             yield store
 
