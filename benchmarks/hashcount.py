@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
+import datetime as dt
 import os
 import platform
 import re
@@ -62,7 +62,7 @@ def main() -> None:
                 growth(report, name, str(serving["address"]), arguments)
         memory_of_codes(report, port, str(with_redis["address"]))
     arguments.out.mkdir(parents=True, exist_ok=True)
-    path = arguments.out / f"hashcount_{os.cpu_count()}cpu_{datetime.datetime.now(datetime.UTC):%Y-%m-%d}.md"
+    path = arguments.out / f"hashcount_{os.cpu_count()}cpu_{dt.datetime.now(dt.UTC):%Y-%m-%d}.md"
     path.write_text(report.text)
     print(f"\nkept in {path}")
 
@@ -99,10 +99,11 @@ def heading(redis_version: str) -> str:
         re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) if Path("/proc/cpuinfo").exists() else None
     )
     return (
-        f"# Hash-count service\n\n`make bench` at commit {commit or 'unknown'}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC. "
+        f"# Hash-count service\n\n`make bench` at commit {commit or 'unknown'}, {dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC.\n"
         f"{os.cpu_count()} CPUs ({cpu[1] if cpu else platform.machine()}), Python {platform.python_version()}, {packages}; "
         f"{redis_version}, without persistence. Client, service and store share these CPUs. "
-        f"A call is one actor's unroll, {EPISODES} episodes x {UNROLL} codes = {EPISODES * UNROLL:,} counts, of {WIDTH} bytes a code."
+        f"A call is one actor's unroll: {EPISODES} episodes x {UNROLL} codes = {EPISODES * UNROLL:,} counts; "
+        f"a code has {WIDTH} bytes."
     )
 
 
@@ -206,7 +207,8 @@ def alternately(
     repeats: int, ours: Callable[[], float], theirs: Callable[[], float]
 ) -> tuple[list[float], list[float], list[float]]:
     """Measures both in turn, the first of them changing; returns our rates, theirs, and the ratios of each turn."""
-    a, b = [], []
+    a: list[float] = []
+    b: list[float] = []
     for turn in range(repeats):
         for measure, rates in ((ours, a), (theirs, b)) if turn % 2 == 0 else ((theirs, b), (ours, a)):
             rates.append(measure())
@@ -233,8 +235,9 @@ def redis_against_benchmark(
 
     def hincrby(distinct: int, pipeline: int, total: int, clients: int = 8) -> float:
         redis.Redis(port=port).flushall()
-        words = f"-p {port} -q -n {total} -c {clients} -P {pipeline} -r {distinct} HINCRBY leco1:{{bench/__rand_int__}}:t __rand_int__ 1"
-        output = subprocess.run([benchmark, *words.split()], capture_output=True, text=True, check=True).stdout
+        flags = f"-p {port} -q -n {total} -c {clients} -P {pipeline} -r {distinct}".split()
+        command = [benchmark, *flags, "HINCRBY", "leco1:{bench/__rand_int__}:t", "__rand_int__", "1"]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         rate = float(re.findall(r"([0-9.]+) requests per second", output)[-1])
         redis.Redis(port=port).flushall()
         return rate
@@ -260,9 +263,9 @@ def redis_against_benchmark(
         rows.append((distinct, f"{share:.0%}", spread(a), f"{spread(b)}, -P {depth}", spread(ratios, ".2f")))
     report.say(
         "## Redis-backed counts through gRPC, against redis-benchmark\n\n4 clients at once, each with 64 episodes. "
-        "redis-benchmark: pipelined HINCRBY on the same server, keys and fields drawn as evenly from as many numbers, 8 connections, at the "
-        "best of the pipeline depths 16, 96 and 512. Goal: at least 1.0x. For comparison: 15 to 22 % of the observations in a MiniGrid batch "
-        "are distinct."
+        "redis-benchmark: pipelined HINCRBY on the same server, keys and fields drawn as evenly from as many numbers, "
+        "8 connections, at the best of the pipeline depths 16, 96 and 512. Goal: at least 1.0x. For comparison: 15 to 22 % of "
+        "the observations in a MiniGrid batch are distinct."
     )
     report.table(
         ("codes to draw from", "distinct in an unroll", "leco, counts/s", "redis-benchmark, HINCRBY/s", "ratio"), rows
@@ -298,8 +301,8 @@ def memory_against_dictionary(report: Report, address: str, arguments: argparse.
         a, b, ratios = alternately(arguments.repeats, ours, theirs)
         rows.append((distinct, spread(a), spread(b), spread(ratios, ".2f")))
     report.say(
-        "## The memory store through gRPC, against a dictionary\n\n4 clients at once. The dictionary: one table for each episode, a Python "
-        "loop over codes that are `bytes` already, in one process and without any call. Goal: at least 0.5x."
+        "## The memory store through gRPC, against a dictionary\n\n4 clients at once. The dictionary: one table for each "
+        "episode, a Python loop over codes that are `bytes` already, in one process and without any call. Goal: at least 0.5x."
     )
     report.table(("codes to draw from", "leco, counts/s", "dictionary loop, counts/s", "ratio"), rows)
 
@@ -318,8 +321,8 @@ def growth(report: Report, name: str, address: str, arguments: argparse.Namespac
         p50, p99 = np.percentile(latencies, [50, 99]) * 1000
         rows.append((clients, f"{rate:,.0f}", f"{rate / alone:.2f}", f"{p50:.1f}", f"{p99:.1f}", len(latencies)))
     report.say(
-        f"## One unroll and many clients: {name} store\n\nThe first row is one actor's unroll ({EPISODES} x {UNROLL} codes drawn from 64) "
-        "alone. Each client waits for its answer before it sends again."
+        f"## One unroll and many clients: {name} store\n\nThe first row is one actor's unroll ({EPISODES} x {UNROLL} codes drawn "
+        "from 64) alone. Each client waits for its answer before it sends again."
     )
     report.table(("clients", "counts/s", "of one client's", "p50, ms", "p99, ms", "calls"), rows)
 

@@ -103,7 +103,7 @@ def test_an_episode_that_does_not_begin_at_zero_is_lost(run: Run) -> None:
 
 
 @pytest.mark.parametrize(("codes", "final"), [("AC", False), ("A", False), ("BA", False), ("AB", True)])
-def test_the_same_sequence_with_other_content_is_a_conflict(run: Run, codes: str, final: bool) -> None:  # noqa: FBT001
+def test_the_same_sequence_with_other_content_is_a_conflict(run: Run, codes: str, final: bool) -> None:
     run.send(0, "AB")
     answer = run.send(0, codes, final=final)
     assert (answer.status, answer.counts) == (Status.CONFLICT, None)

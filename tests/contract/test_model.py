@@ -99,7 +99,7 @@ class Machine(RuleBasedStateMachine):
         return 0 if known is None else len(known.batches)
 
     @rule(run=RUN_NAMES, name=EPISODES, codes=CODES, final=st.booleans())
-    def go_on(self, run: str, name: str, codes: list[bytes], final: bool) -> None:  # noqa: FBT001
+    def go_on(self, run: str, name: str, codes: list[bytes], final: bool) -> None:
         self.send(run, Batch(name, self.next_sequence(run, name), codes, final))
 
     @rule(run=RUN_NAMES, codes=st.lists(CODES, min_size=3, max_size=3))
@@ -120,7 +120,7 @@ class Machine(RuleBasedStateMachine):
             self.send(run, batch)
 
     @rule(run=RUN_NAMES, name=EPISODES, codes=CODES, sequence=st.integers(0, 6), final=st.booleans())
-    def send_anything(self, run: str, name: str, codes: list[bytes], sequence: int, final: bool) -> None:  # noqa: FBT001
+    def send_anything(self, run: str, name: str, codes: list[bytes], sequence: int, final: bool) -> None:
         self.send(run, Batch(name, sequence, codes, final))
 
     @rule(seconds=st.sampled_from([RETRY_WINDOW / 2, RETRY_WINDOW + 1, TTL / 2, TTL + 1]))
@@ -136,9 +136,13 @@ class Machine(RuleBasedStateMachine):
 
 def test_every_interleaving_agrees_with_the_model(way: Counting) -> None:
     machine = type("BoundMachine", (Machine,), {"way": way})
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+            max_examples=40,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
         ),
     )
