@@ -133,8 +133,12 @@ class ThroughGrpc:
 @contextlib.contextmanager
 def memory_counting(*, max_bytes: int = 1 << 30) -> Iterator[Direct]:
     clock, loop = Clock(), LoopThread()
-    yield Direct(MemoryStore(max_bytes=max_bytes, ttl=TTL, retry_window=RETRY_WINDOW, clock=clock), loop, clock.advance)
-    loop.close()
+    try:
+        yield Direct(
+            MemoryStore(max_bytes=max_bytes, ttl=TTL, retry_window=RETRY_WINDOW, clock=clock), loop, clock.advance
+        )
+    finally:
+        loop.close()
 
 
 @contextlib.contextmanager
@@ -147,9 +151,11 @@ def redis_counting(url: str, advance: Callable[[float], None] = lambda _: None) 
         threads=4,
         on_round_trip=lambda _seconds, _failed: None,
     )
-    yield Direct(store, loop, advance)
-    loop.run(store.close())
-    loop.close()
+    try:
+        yield Direct(store, loop, advance)
+    finally:
+        loop.run(store.close())
+        loop.close()
 
 
 @dataclass

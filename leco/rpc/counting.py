@@ -99,7 +99,8 @@ class HashCountClient:
         the service could not be asked about.
 
         Raises:
-            grpc.RpcError: the service refused the call for another reason than load or absence, such as INVALID_ARGUMENT.
+            grpc.RpcError: the service refused the call for a reason that no repeat can change, such as INVALID_ARGUMENT or a
+                message that is too large.
         """
         results: list[CountResult | None] = [None] * len(batches)
         waiting = list(range(len(batches)))
@@ -123,7 +124,7 @@ class HashCountClient:
         try:
             response = self._stub.Count(self._request(batches), timeout=seconds)
         except grpc.RpcError as error:
-            if error.code() not in TRANSIENT_CODES:
+            if error.code() not in TRANSIENT_CODES or "larger than max" in (error.details() or ""):
                 raise
             detail = f"{error.code().name}: {error.details()}"
             return [CountResult(hash_count_pb2.EPISODE_STATUS_UNAVAILABLE, None, detail)] * len(batches)

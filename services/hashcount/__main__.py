@@ -72,8 +72,10 @@ async def serve(settings: Settings) -> None:
         await watcher.look()
         watching = asyncio.create_task(watcher.run())
         log.info("serving", address=address, metrics_port=metrics_port, store=settings.store_for_people)
-        signal_name = await stopped
-        log.info("draining", signal=signal_name, seconds=settings.drain_seconds)
+        await asyncio.wait((stopped, watching), return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():  # a bug: without it health would stay as it is for ever
+            watching.result()
+        log.info("draining", signal=stopped.result(), seconds=settings.drain_seconds)
         watching.cancel()
         await server.drain(settings.drain_seconds)
     log.info("stopped")

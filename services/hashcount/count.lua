@@ -67,7 +67,7 @@ for first = 1, total, CHUNK do
 end
 
 -- When memory is short Redis refuses the first write of a script that could need more, and none after that. So a batch
--- changes everything or nothing; and a final batch, whose first write frees the table, always gets through.
+-- changes everything or nothing; and a final batch whose first write frees a table always gets through.
 local answer = table.concat(before, ',')
 if final then
   if size > 0 then redis.call('UNLINK', KEYS[2]) end

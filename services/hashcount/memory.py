@@ -78,15 +78,16 @@ class MemoryStore:
         self._finished: OrderedDict[Key, _Episode] = OrderedDict()
         self._visits = Visits()
         self.used_bytes = 0
+        self._reserve(Visits.STEP)
 
     async def count(self, run: str, width: int, batches: Sequence[Batch]) -> list[Outcome]:
         """See `Store.count`."""
         now = self._clock()
         self._forget_expired(now)
         if self._reserve(sum([len(batch.codes) for batch in batches])):
-            return self._count(run, width, batches, now)
+            return self._count(run, width, batches, now, places_reserved=True)
         # Nearly full: one after another, so that each sees what the one before it took or gave back.
-        return [self._count(run, width, [batch], now)[0] for batch in batches]
+        return [self._count(run, width, [batch], now, places_reserved=False)[0] for batch in batches]
 
     async def check(self) -> None:
         """See `Store.check`: memory is always there."""
@@ -99,13 +100,15 @@ class MemoryStore:
     async def close(self) -> None:
         """See `Store.close`."""
 
-    def _count(self, run: str, width: int, batches: Sequence[Batch], now: float) -> list[Outcome]:
-        """Counts batches for which there are places enough. The hot loop of this store."""
+    def _count(
+        self, run: str, width: int, batches: Sequence[Batch], now: float, *, places_reserved: bool
+    ) -> list[Outcome]:
+        """The hot loop of this store. Without reserved places, batches must come one at a time."""
         outcomes: list[Outcome] = []
         counted: list[tuple[int, Batch, _Episode, int]] = []
         places = array("I")
         # What is left if every table of this call has to grow; only if that is too much does a batch need a closer look.
-        room = self._max_bytes - self.used_bytes - len(batches) * EPISODE_BYTES
+        room = self._max_bytes - self.used_bytes - len(batches) * EPISODE_BYTES if places_reserved else -1
         code_bytes = _code_bytes(width)
         for batch in batches:
             key, codes = (run, batch.episode_id), batch.codes
@@ -156,11 +159,13 @@ class MemoryStore:
         episode.bytes = takes
 
     def _reserve(self, codes: int) -> bool:
-        """Whether there are places for so many new codes, more being made as the limit allows."""
-        while len(self._visits.free) < codes + SPARE_PLACES:
-            step_bytes = Visits.STEP * Visits.PLACE_BYTES
-            if self.used_bytes + step_bytes > self._max_bytes:
-                return False
+        """Whether there are places for so many new codes, more being made if the limit allows all that are needed."""
+        missing = codes + SPARE_PLACES - len(self._visits.free)
+        steps = max(0, -(-missing // Visits.STEP))
+        step_bytes = Visits.STEP * Visits.PLACE_BYTES
+        if self.used_bytes + steps * step_bytes > self._max_bytes:
+            return False
+        for _ in range(steps):
             self._visits.grow()
             self.used_bytes += step_bytes
         return True

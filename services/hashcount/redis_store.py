@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -118,6 +119,8 @@ class RedisStore:
         """See `Store.check`. A cluster that lost a node still serves the episodes of the others."""
 
         def answers(server: redis.Redis) -> bool | Exception:
+            with contextlib.suppress(redis.exceptions.ConnectionError):  # perhaps only this connection was cut
+                return bool(server.ping())
             try:
                 return bool(server.ping())
             except UNREACHABLE as error:

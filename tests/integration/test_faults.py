@@ -96,7 +96,7 @@ class Episode:
         """Sends the last batch that was counted again, or an earlier one."""
         return send_all({self: self.counted[-back]}, way)[0]
 
-    def send_until_counted(self, codes: str, *, seconds: float = 10.0) -> tuple[Status, int]:
+    def send_until_answered(self, codes: str, *, seconds: float = 10.0) -> tuple[Status, int]:
         """Does what the contract asks of a caller whose store cannot be reached. The status, and the failures before it."""
         deadline = time.monotonic() + seconds
         for failures in itertools.count():
@@ -157,7 +157,7 @@ def traffic(episodes: Sequence[Episode], codes: str = "ABAC") -> Iterator[Callab
 
     def drive(episode: Episode) -> None:
         while not stop.is_set():
-            status, _ = episode.send_until_counted(codes)
+            status, _ = episode.send_until_answered(codes)
             assert status in (COUNTED, REPLAYED), f"{status!r}"
 
     with ThreadPoolExecutor(len(episodes)) as pool:
@@ -256,7 +256,7 @@ class TestStoreWhoseConnectionIsCut:
         episode = Episode(store)
         assert episode.send("AAB") is COUNTED
         proxy.cut_replies = cuts
-        status, failures = episode.send_until_counted("ABAC")
+        status, failures = episode.send_until_answered("ABAC")
         assert (status, proxy.cut_replies) == (REPLAYED, 0)
         assert failures >= 1
         assert episode.send("ABC") is COUNTED
@@ -268,7 +268,7 @@ class TestStoreWhoseConnectionIsCut:
         episode = Episode(store)
         assert episode.send("AAB") is COUNTED
         proxy.cut_requests = cuts
-        status, failures = episode.send_until_counted("ABAC")
+        status, failures = episode.send_until_answered("ABAC")
         assert (status, proxy.cut_requests) == (COUNTED, 0)
         assert (failures > 0) == (cuts > 1)
         assert episode.send("ABC") is COUNTED
@@ -506,6 +506,10 @@ class TestTwoReplicas:
             assert [each.send("ABCD", final=True) for each in episodes] == [COUNTED] * 6
 
 
+def slot_of(episode: Episode) -> int:
+    return int(key_slot(f"{RUN}/{episode.name}".encode()))
+
+
 class TestCluster:
     @pytest.fixture
     def store(self, cluster: RedisClusterServers) -> Iterator[Direct]:
@@ -556,9 +560,31 @@ class TestCluster:
                 assert set(send_all({each: each.next("ABA") for each in again})) == {COUNTED}
             assert cluster.nodes[0].client().dbsize() > 0
 
+    def test_a_slot_that_another_node_took_over_from_a_dead_one_is_found_there(
+        self, store: Direct, cluster: RedisClusterServers
+    ) -> None:
+        old = Episode(store)
+        assert [old.send("AAB"), old.send("ABC")] == [COUNTED, COUNTED]
+        slot = slot_of(old)
+        dead = cluster.nodes[cluster.owner(slot)]
+        heir, witness = (node for node in cluster.nodes if node is not dead)
+        dead.kill()
+        for node in (heir, witness):
+            cluster._command(node, "SETSLOT", slot, "NODE", cluster._node_id(heir))
+        cluster._command(heir, "BUMPEPOCH")  # so that the dead one does not claim its slot when it returns
+
+        assert (
+            old.send_until_answered("ABAC")[0] is LOST
+        )  # nobody is left to say MOVED: the store must ask for the slots anew
+        new = next(each for each in (Episode(store) for _ in itertools.count()) if slot_of(each) == slot)
+        assert [new.send("ABA"), new.send("ABA"), new.repeat()] == [COUNTED, COUNTED, REPLAYED]
+        dead.start()
+        cluster.wait_until_ok()
+        assert [new.send("ABA"), old.send("ABAC")] == [COUNTED, LOST]
+
     def test_traffic_goes_on_while_slots_move(self, store: Direct, cluster: RedisClusterServers) -> None:
         episodes = [Episode(store) for _ in range(4)]
-        slots = [key_slot(f"{RUN}/{each.name}".encode()) for each in episodes]
+        slots = [slot_of(each) for each in episodes]
         with traffic(episodes) as counted:
             for slot in slots * 2:
                 wait_for_more(counted, 5)
@@ -569,9 +595,8 @@ class TestCluster:
 
     def test_a_slot_that_is_half_moved(self, store: Direct, cluster: RedisClusterServers) -> None:
         torn, other = Episode(store), Episode(store)
-        slot = key_slot(f"{RUN}/{torn.name}".encode())
-        names = (f"n{number}" for number in itertools.count())
-        new = Episode(store, next(name for name in names if key_slot(f"{RUN}/{name}".encode()) == slot))
+        slot = slot_of(torn)
+        new = next(each for each in (Episode(store) for _ in itertools.count()) if slot_of(each) == slot)
         source = cluster.owner(slot)
         target = (source + 1) % 3
         for _ in range(2):
