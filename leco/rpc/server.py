@@ -12,7 +12,7 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from leco.rpc.channel import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS, MAX_MESSAGE_BYTES
+from leco.rpc.channel import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES
 from leco.rpc.health import Health
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class RpcServer:
         self.service = service
         self._tls = tls
         options = [
+            ("grpc.http2.max_frame_size", MAX_FRAME_BYTES),
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", max_message_bytes),
             ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
