@@ -296,8 +296,8 @@ def memory_against_dictionary(report: Report, address: str, arguments: argparse.
         rows.append((distinct, spread(a), spread(b), spread(c), ratios(a, b), ratios(a, c)))
     report.say(
         "## The memory store through gRPC, against a dictionary\n\n4 clients at once. The dictionary: one table for each "
-        "episode and a Python loop, in one process and without any call: over the same packed codes that the service gets (it cuts "
-        "each one out, as the service must), and over codes that are separate `bytes` objects already. Goal: at least 0.5x."
+        "episode and a Python loop in one process, without any call: over the same packed codes that the service gets (it cuts"
+        " each one out, as the service must), and over codes that are separate `bytes` objects already. Goal: at least 0.5x."
     )
     report.table(
         (

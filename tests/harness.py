@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from prometheus_client import CollectorRegistry
@@ -16,12 +16,13 @@ from leco.rpc.counting import CodeBatch, HashCountClient
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
 from leco.rpc.server import RpcServer
 from leco.v1 import hash_count_pb2_grpc
+from services.hashcount import store as stores
 from services.hashcount.address import parse_address
 from services.hashcount.memory import MemoryStore
 from services.hashcount.metrics import HashCountMetrics
 from services.hashcount.redis_store import RedisStore
 from services.hashcount.servicer import SERVICE, HashCountServicer
-from services.hashcount.store import Batch, Status, Store
+from services.hashcount.store import Status, Store
 from services.hashcount.topology import connect
 
 if TYPE_CHECKING:
@@ -42,6 +43,15 @@ class Answer:
     status: Status
     counts: list[int] | None
     detail: str = ""
+
+
+class Batch(NamedTuple):
+    """What a test sends of one episode: codes one by one, which it can count by hand."""
+
+    episode_id: str
+    sequence: int
+    codes: Sequence[bytes]
+    final: bool
 
 
 class Counting(Protocol):
@@ -94,7 +104,8 @@ class Direct:
     advance: Callable[[float], None]
 
     def count(self, run: str, width: int, batches: Sequence[Batch]) -> list[Answer]:
-        outcomes = self.loop.run(self.store.count(run, width, batches))
+        packed = [stores.Batch(b.episode_id, b.sequence, b"".join(b.codes), b.final) for b in batches]
+        outcomes = self.loop.run(self.store.count(run, width, packed))
         return [
             Answer(o.status, None if o.counts is None else np.frombuffer(o.counts, "<u4").tolist(), o.detail)
             for o in outcomes

@@ -103,7 +103,7 @@ class CountRequest(_message.Message):
     """Bytes in each code, 1 to 256. It must not change within an episode."""
     codes: _builtins.bytes
     """The codes of all episodes, one after another without separators, in the order of `episodes`.
-    Its length is code_width times the sum of all `size` fields.
+    Its length is code_width times the sum of all `size` fields, and that sum is at most 524,288.
     """
     @_builtins.property
     def episodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpisodeBatch]:

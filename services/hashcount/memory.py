@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from services.hashcount import store
+from services.hashcount.distinct import Distinct
 from services.hashcount.store import Batch, Outcome, Status
 from services.hashcount.visits import Visits
 
@@ -27,8 +28,6 @@ SPARE_PLACES = 65_535
 # up to 4 bytes of index and two thirds of a 24-byte entry.
 _TABLE_BYTES = 512
 _ENTRY_BYTES = 120
-
-_BEING_COUNTED = Outcome(Status.COUNTED)
 
 
 class _Episode:
@@ -84,10 +83,14 @@ class MemoryStore:
         """See `Store.count`."""
         now = self._clock()
         self._forget_expired(now)
-        if self._reserve(sum([len(batch.codes) for batch in batches])):
-            return self._count(run, width, batches, now, places_reserved=True)
+        distinct = Distinct(width, [batch.codes for batch in batches])
+        if self._reserve(len(distinct.codes)):
+            return self._count(run, width, batches, distinct, now, places_reserved=True)
         # Nearly full: one after another, so that each sees what the one before it took or gave back.
-        return [self._count(run, width, [batch], now, places_reserved=False)[0] for batch in batches]
+        return [
+            self._count(run, width, [batch], Distinct(width, [batch.codes]), now, places_reserved=False)[0]
+            for batch in batches
+        ]
 
     async def check(self) -> None:
         """See `Store.check`: memory is always there."""
@@ -101,48 +104,53 @@ class MemoryStore:
         """See `Store.close`."""
 
     def _count(
-        self, run: str, width: int, batches: Sequence[Batch], now: float, *, places_reserved: bool
+        self, run: str, width: int, batches: Sequence[Batch], distinct: Distinct, now: float, *, places_reserved: bool
     ) -> list[Outcome]:
         """The hot loop of this store. Without reserved places, batches must come one at a time."""
         outcomes: list[Outcome] = []
-        counted: list[tuple[int, Batch, _Episode, int]] = []
-        places = array("I")
+        places = array("I")  # of the distinct codes
+        all_codes: list[bytes] = distinct.codes.tolist()
         # What is left if every table of this call has to grow; only if that is too much does a batch need a closer look.
         room = self._max_bytes - self.used_bytes - len(batches) * EPISODE_BYTES if places_reserved else -1
         code_bytes = _code_bytes(width)
-        for batch in batches:
-            key, codes = (run, batch.episode_id), batch.codes
+        for batch, span in zip(batches, distinct.spans, strict=True):
+            key, codes = (run, batch.episode_id), all_codes[span]
             episode = self._live.get(key) or self._finished.get(key)
-            digest = hash((batch.final, *codes))
+            digest = hash((batch.final, batch.codes))
             outcome = _without_counting(episode, width, batch, digest)
             if outcome is None:
                 if episode is None:
                     episode = _Episode(width, defaultdict(self._visits.free.pop))
-                table = episode.table
+                table, answer_bytes = episode.table, 4 * len(batch.codes) // width
                 known = len(table)
-                room -= _TABLE_BYTES + (known + len(codes)) * (_ENTRY_BYTES + code_bytes + 4)
-                if room >= 0 or self._has_room(episode, batch):
+                room -= _TABLE_BYTES + (known + len(codes)) * (_ENTRY_BYTES + code_bytes) + answer_bytes
+                if room >= 0 or self._has_room(episode, codes, answer_bytes, final=batch.final):
                     places.extend(map(table.__getitem__, codes))
                     episode.sequence, episode.digest = batch.sequence, digest
-                    takes = EPISODE_BYTES + 4 * len(codes) + sys.getsizeof(table) + len(table) * code_bytes
+                    takes = EPISODE_BYTES + answer_bytes + sys.getsizeof(table) + len(table) * code_bytes
                     self.used_bytes += takes - episode.bytes
                     episode.bytes = takes
                     episode.expires = now + self._ttl
                     self._live[key] = episode
                     self._live.move_to_end(key)
-                    counted.append((len(outcomes), batch, episode, len(table) - known))
-                    outcome = _BEING_COUNTED
+                    outcome = Outcome(Status.COUNTED, new=len(table) - known)
                 else:
                     outcome = self._full()
+            if outcome.status is not Status.COUNTED:
+                places.extend(bytes(len(codes)))  # nobody's place
             outcomes.append(outcome)
-        answers = self._visits.count(np.frombuffer(places, np.uint32)).astype("<u4", copy=False).tobytes()
+        before = self._visits.add(np.frombuffer(places, np.uint32), distinct.times)
+        answers = (before[distinct.place_of] + distinct.occurrence).astype("<u4").tobytes()
         begin = 0
-        for position, batch, episode, new in counted:
-            end = begin + 4 * len(batch.codes)
-            episode.answer = answers[begin:end]
-            outcomes[position] = Outcome(Status.COUNTED, episode.answer, new)
-            if batch.final:
-                self._finish((run, batch.episode_id), episode, now)
+        for i, batch in enumerate(batches):
+            end = begin + 4 * len(batch.codes) // width
+            if outcomes[i].status is Status.COUNTED:
+                key = (run, batch.episode_id)
+                episode = self._live[key]
+                episode.answer = answers[begin:end]
+                outcomes[i] = Outcome(Status.COUNTED, episode.answer, outcomes[i].new)
+                if batch.final:
+                    self._finish(key, episode, now)
             begin = end
         return outcomes
 
@@ -170,12 +178,12 @@ class MemoryStore:
             self.used_bytes += step_bytes
         return True
 
-    def _has_room(self, episode: _Episode, batch: Batch) -> bool:
-        """Whether the store stays within its limit with this batch."""
-        room = self._max_bytes - self.used_bytes + episode.bytes - EPISODE_BYTES - 4 * len(batch.codes)
-        if batch.final:  # takes room for its table only until it frees it
+    def _has_room(self, episode: _Episode, codes: Sequence[bytes], answer_bytes: int, *, final: bool) -> bool:
+        """Whether the store stays within its limit with a batch of these distinct codes."""
+        room = self._max_bytes - self.used_bytes + episode.bytes - EPISODE_BYTES - answer_bytes
+        if final:  # takes room for its table only until it frees it
             return room >= 0
-        new = len(set(batch.codes) - episode.table.keys())
+        new = len(set(codes) - episode.table.keys())
         entries = len(episode.table) + new
         enough = room >= _TABLE_BYTES + entries * (_ENTRY_BYTES + _code_bytes(episode.width))
         return enough and new <= len(self._visits.free) - SPARE_PLACES

@@ -1,25 +1,22 @@
 """What goes to count.lua, and what its answers mean.
 
 The script is told only the distinct codes of a batch and how often each occurs in it, and answers how often each had been seen
-before. The count of every single code follows from that here: seen before + occurrences in the batch so far.
+before.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from array import array
-from collections import defaultdict
 from importlib import resources
-from itertools import count, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import redis
 
 from services.hashcount import store
+from services.hashcount.distinct import Distinct
 from services.hashcount.store import Outcome, Status
-from services.hashcount.visits import occurrence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,8 +36,6 @@ def load_script() -> tuple[bytes, str]:
 class ScriptCalls:
     """All batches of one request, on their way to the script and back.
 
-    Every distinct code of every batch has a place: 0, 1, 2, ... over the whole request, in order of first appearance.
-
     Attributes:
         records: The key of each episode's record, which also tells its cluster slot.
     """
@@ -53,27 +48,17 @@ class ScriptCalls:
         ]  # in braces: what the slot depends on
         self.records = [name + b"r" for name in names]
         self._tables = [name + b"t" for name in names]
-        places = count()
-        place_of = array("I")  # of each code of the request
-        self._distinct: list[bytes] = []
-        ends = [0]
-        for batch in batches:
-            known: defaultdict[bytes, int] = defaultdict(places.__next__)
-            place_of.extend(map(known.__getitem__, batch.codes))
-            self._distinct.append(b"".join(known))
-            ends.append(ends[-1] + len(known))
-        self._spans = [slice(*span) for span in pairwise(ends)]  # the places of each batch
-        self._place_of = np.frombuffer(place_of, np.uint32)
-        self._times = np.bincount(self._place_of, minlength=ends[-1])  # how often the code of each place occurs
-        self._places = np.arange(ends[-1])
-        self._packed_times = self._times.astype("<u2").tobytes()
+        self._distinct = Distinct(width, [batch.codes for batch in batches])
+        self._packed_codes = self._distinct.codes.tobytes()
+        self._packed_times = self._distinct.times.astype("<u2").tobytes()
 
     def arguments(self, i: int, ttl_ms: int, retry_window_ms: int) -> tuple[object, ...]:
         """The arguments of EVALSHA after the script's name, for batch `i`, as count.lua wants them."""
-        batch, span = self._batches[i], self._spans[i]
-        header = _HEADER.pack(batch.sequence, self._width, batch.final, ttl_ms, retry_window_ms, batch.digest())
+        batch, span, width = self._batches[i], self._distinct.spans[i], self._width
+        header = _HEADER.pack(batch.sequence, width, batch.final, ttl_ms, retry_window_ms, batch.digest())
+        codes = self._packed_codes[width * span.start : width * span.stop]
         times = self._packed_times[2 * span.start : 2 * span.stop]
-        return (2, self.records[i], self._tables[i], header, self._distinct[i], times)
+        return (2, self.records[i], self._tables[i], header, codes, times)
 
     def outcomes(self, replies: Sequence[bytes | Exception]) -> list[Outcome]:
         """What the script's answers mean; one answer, or the error in its place, for each batch."""
@@ -81,14 +66,15 @@ class ScriptCalls:
         outcomes = []
         begin = 0
         for batch, reply in zip(self._batches, replies, strict=True):
-            end = begin + 4 * len(batch.codes)
+            end = begin + 4 * len(batch.codes) // self._width
             outcomes.append(self._outcome(batch.sequence, reply, counts[begin:end]))
             begin = end
         return outcomes
 
     def _counts(self, replies: Sequence[bytes | Exception]) -> bytes:
         """Each code's count at its moment, packed; meaningless where a batch was not counted."""
-        before = np.zeros(len(self._times), np.int64)
+        distinct = self._distinct
+        before = np.zeros(len(distinct.codes), np.int64)
         answers = {
             i: reply.partition(b";")[2]
             for i, reply in enumerate(replies)
@@ -96,9 +82,9 @@ class ScriptCalls:
         }
         text = b",".join(filter(None, answers.values()))
         if text:
-            places = np.concatenate([self._places[self._spans[i]] for i in answers])
-            before[places] = np.fromstring(text, np.int64, sep=",")
-        return (before[self._place_of] + occurrence(self._place_of)).astype("<u4").tobytes()
+            answered = np.concatenate([np.arange(distinct.spans[i].start, distinct.spans[i].stop) for i in answers])
+            before[answered] = np.fromstring(text, np.int64, sep=",")
+        return (before[distinct.place_of] + distinct.occurrence).astype("<u4").tobytes()
 
     def _outcome(self, sequence: int, reply: bytes | Exception, counts: bytes) -> Outcome:
         if isinstance(reply, Exception):

@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import numpy as np
 
 from leco.rpc.interceptor import Refusal
 from leco.v1 import hash_count_pb2, hash_count_pb2_grpc
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 SERVICE = hash_count_pb2.DESCRIPTOR.services_by_name["HashCountService"].full_name
 MAX_EPISODES = 4096
 MAX_BATCH_CODES = 65_535
+MAX_CODES = 524_288
 MAX_CODE_WIDTH = 256
 _is_name = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
 _NAME_RULE = "1 to 64 characters of A-Z a-z 0-9 . _ -"
@@ -52,11 +52,11 @@ class HashCountServicer(hash_count_pb2_grpc.HashCountServiceServicer):
             self._metrics.unavailable(len(batches))
             raise Refusal(grpc.StatusCode.UNAVAILABLE, f"the store cannot be reached: {error}") from error
         self._metrics.outcomes(outcomes)
-        return response(batches, outcomes)
+        return response(request.code_width, batches, outcomes)
 
 
 def parse(request: hash_count_pb2.CountRequest) -> list[Batch]:
-    """Checks a request and cuts its packed codes into batches.
+    """Checks a request and cuts its codes into batches.
 
     Raises:
         BadRequestError: it breaks the contract.
@@ -84,25 +84,26 @@ def parse(request: hash_count_pb2.CountRequest) -> list[Batch]:
         if len(names) == place:
             raise BadRequestError(f"episodes[{place}]: episode {name!r} is in the call twice; put it into two calls")
         ends.append(ends[-1] + size)
+    if ends[-1] > MAX_CODES:
+        raise BadRequestError(f"a call must have at most {MAX_CODES} codes, and not {ends[-1]}; make it two calls")
     if len(packed) != ends[-1] * width:
         raise BadRequestError(
             f"codes must have {ends[-1] * width} bytes ({ends[-1]} codes of {width} bytes, by the sizes of the episodes), "
             f"and not {len(packed)}"
         )
-    codes: list[bytes] = np.frombuffer(packed, dtype=f"V{width}").tolist()
     return [
-        Batch(episode.episode_id, episode.sequence, codes[begin:end], episode.final)
+        Batch(episode.episode_id, episode.sequence, packed[begin * width : end * width], episode.final)
         for episode, (begin, end) in zip(episodes, pairwise(ends), strict=True)
     ]
 
 
-def response(batches: Sequence[Batch], outcomes: Sequence[Outcome]) -> hash_count_pb2.CountResponse:
+def response(width: int, batches: Sequence[Batch], outcomes: Sequence[Outcome]) -> hash_count_pb2.CountResponse:
     """The answer, with zeros where there are no counts."""
     counts: list[bytes] = []
     results: list[hash_count_pb2.EpisodeResult] = []
     for batch, outcome in zip(batches, outcomes, strict=True):
         results.append(hash_count_pb2.EpisodeResult(status=outcome.status, detail=outcome.detail))  # type: ignore[arg-type]  # same numbers
-        counts.append(bytes(4 * len(batch.codes)) if outcome.counts is None else outcome.counts)
+        counts.append(bytes(4 * len(batch.codes) // width) if outcome.counts is None else outcome.counts)
     return hash_count_pb2.CountResponse(episodes=results, counts=b"".join(counts))
 
 

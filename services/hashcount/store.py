@@ -34,16 +34,16 @@ class Status(enum.IntEnum):
 
 
 class Batch(NamedTuple):
-    """The codes of one episode in one call. `codes` all have the width of the call."""
+    """The codes of one episode in one call: packed, one after another, each of the width of the call."""
 
     episode_id: str
     sequence: int
-    codes: Sequence[bytes]
+    codes: bytes
     final: bool
 
     def digest(self) -> bytes:
         """Eight bytes that tell this batch from another one with the same sequence and code width, on any machine."""
-        return hashlib.blake2b(b"".join(self.codes), digest_size=8, person=b"final" if self.final else b"").digest()
+        return hashlib.blake2b(self.codes, digest_size=8, person=b"final" if self.final else b"").digest()
 
 
 class Outcome(NamedTuple):

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from harness import RETRY_WINDOW, TTL, Answer
+from harness import RETRY_WINDOW, TTL, Answer, Batch
 
-from services.hashcount.store import Batch, Status
+from services.hashcount.store import Status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,12 +9,12 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness import RETRY_WINDOW, TTL
+from harness import RETRY_WINDOW, TTL, Batch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from services.hashcount.store import Batch, Status
+from services.hashcount.store import Status
 
 if TYPE_CHECKING:
     from harness import Counting

@@ -18,7 +18,7 @@ import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from harness import Answer, Direct, memory_counting, redis_counting, through_grpc
+from harness import Answer, Batch, Direct, memory_counting, redis_counting, through_grpc
 from redis.crc import key_slot
 from redis_servers import HOST, Proxy, RedisClusterServers, RedisServer
 from service_process import ServiceProcess, until
@@ -26,7 +26,7 @@ from service_process import ServiceProcess, until
 from leco.rpc.channel import open_channel
 from leco.rpc.counting import CodeBatch, HashCountClient
 from services.hashcount.servicer import SERVICE
-from services.hashcount.store import Batch, Status, StoreUnavailableError
+from services.hashcount.store import Status, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -35,8 +35,8 @@ def send(store: MemoryStore, width: int, *batches: Batch) -> list[Outcome]:
     raise AssertionError("the store paused")
 
 
-def codes(first: int, number: int, width: int) -> list[bytes]:
-    return [(first + i).to_bytes(width, "little") for i in range(number)]
+def codes(first: int, number: int, width: int) -> bytes:
+    return b"".join((first + i).to_bytes(width, "little") for i in range(number))
 
 
 def fill(store: MemoryStore, batch: Callable[[int], Batch], width: int) -> int:
@@ -93,7 +93,7 @@ def test_known_codes_still_count_when_the_store_is_full(store: MemoryStore) -> N
     send(store, 9, Batch("mine", 0, codes(0, 10, 9), final=False))
     fill(store, lambda n: Batch(f"other-{n}", 0, codes(0, 1000, 9), final=False), 9)
     fill(store, lambda n: Batch(f"small-{n}", 0, codes(0, 1, 9), final=False), 9)
-    [ended] = send(store, 9, Batch("other-0", 1, [], final=True))
+    [ended] = send(store, 9, Batch("other-0", 1, b"", final=True))
     assert ended.status is Status.COUNTED
     [outcome] = send(store, 9, Batch("mine", 1, codes(0, 10, 9), final=False))
     assert (outcome.status, outcome.counts) == (Status.COUNTED, (2).to_bytes(4, "little") * 10)
