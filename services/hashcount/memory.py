@@ -107,7 +107,8 @@ class MemoryStore:
         self, run: str, width: int, batches: Sequence[Batch], distinct: Distinct, now: float, *, places_reserved: bool
     ) -> list[Outcome]:
         """The hot loop of this store. Without reserved places, batches must come one at a time."""
-        outcomes: list[Outcome] = []
+        outcomes: list[Outcome | None] = []  # None: counted
+        counted: list[tuple[_Episode, int]] = []  # and how many codes were new to it
         places = array("I")  # of the distinct codes
         all_codes: list[bytes] = distinct.codes.tolist()
         # What is left if every table of this call has to grow; only if that is too much does a batch need a closer look.
@@ -133,26 +134,29 @@ class MemoryStore:
                     episode.expires = now + self._ttl
                     self._live[key] = episode
                     self._live.move_to_end(key)
-                    outcome = Outcome(Status.COUNTED, new=len(table) - known)
+                    counted.append((episode, len(table) - known))
                 else:
                     outcome = self._full()
-            if outcome.status is not Status.COUNTED:
+            if outcome is not None:
                 places.extend(bytes(len(codes)))  # nobody's place
             outcomes.append(outcome)
         before = self._visits.add(np.frombuffer(places, np.uint32), distinct.times)
         answers = (before[distinct.place_of] + distinct.occurrence).astype("<u4").tobytes()
+        which = iter(counted)
+        complete: list[Outcome] = []
         begin = 0
-        for i, batch in enumerate(batches):
+        for batch, outcome in zip(batches, outcomes, strict=True):
             end = begin + 4 * len(batch.codes) // width
-            if outcomes[i].status is Status.COUNTED:
-                key = (run, batch.episode_id)
-                episode = self._live[key]
+            if outcome is None:
+                episode, new = next(which)
                 episode.answer = answers[begin:end]
-                outcomes[i] = Outcome(Status.COUNTED, episode.answer, outcomes[i].new)
+                complete.append(Outcome(Status.COUNTED, episode.answer, new))
                 if batch.final:
-                    self._finish(key, episode, now)
+                    self._finish((run, batch.episode_id), episode, now)
+            else:
+                complete.append(outcome)
             begin = end
-        return outcomes
+        return complete
 
     def _finish(self, key: Key, episode: _Episode, now: float) -> None:
         """Frees the table; what is needed to answer a retry stays for a while."""

@@ -180,8 +180,7 @@ CASES = {
         lambda batch: normal(
             batch, *(EpisodeBatch(episode_id=f"e{i}", size=65_535) for i in range(1023)), code_width=256
         ),
-        f"codes must have {256 * (2 + 1023 * 65_535)} bytes ({2 + 1023 * 65_535} codes of 256 bytes, by the sizes of the "
-        "episodes), and not 2",
+        f"a call must have at most 524288 codes, and not {2 + 1023 * 65_535}; make it two calls",
     ),
     "a size of 65,536": Case(
         lambda batch: normal(batch, sized(65_536), codes=bytes(2 + 65_536)),
