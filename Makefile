@@ -47,7 +47,7 @@ bench: $(READY) ## Run the benchmarks; tables go to benchmarks/results
 constraints: ## Bring constraints.txt up to date (in a fresh environment)
 	$(PYTHON) -m venv --clear .venv-constraints
 	.venv-constraints/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	.venv-constraints/bin/pip freeze --exclude-editable > constraints.txt
+	.venv-constraints/bin/pip freeze --exclude-editable | sed 's/^\(torch==[0-9.]*\)+.*/\1/' > constraints.txt
 	rm -rf .venv-constraints
 
 clean: ## Remove .venv and caches
