@@ -1,0 +1,90 @@
+"""The method table: every method is a row of (hash, novelty, modulation), and nothing else distinguishes them.
+
+A new method is a new row and, if it needs one, a new part: a member of one of the three enumerations and the code behind it. The policy
+network, the learner and the counting are the same for all.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from dataclasses import dataclass
+
+
+class Hash(enum.Enum):
+    """What makes two observations the same."""
+
+    NONE = "-"
+    VQ = "VQ"
+    """The indices of the nearest codebook vectors of a VQ-VAE."""
+    AE_LSH = "AE-LSH"
+    """The signs of random projections of an autoencoder's rounded bottleneck."""
+    DSC = "DSC"
+    """The observation itself, downsampled and coarsely quantised."""
+
+
+class Novelty(enum.Enum):
+    """What is new."""
+
+    NONE = "-"
+    COUNT = "1/sqrt(N)"
+    """An observation whose code was seen seldom in this episode."""
+
+
+class Modulation(enum.Enum):
+    """What a learned modulator makes of it."""
+
+    NONE = "-"
+    ADDITIVE = "additive"
+    """r_i = (1 - lambda) r_ep + lambda r_ta."""
+    REPLACING = "replacing"
+    """r_i = r_ta, of a modulator that is told r_ep and does not train the encoder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A row.
+
+    Attributes:
+        name: As on the command line.
+        hash, novelty, modulation: The three columns.
+        lambda_: The share of the modulator in r_i that the method is defined by; None if it is a setting.
+    """
+
+    name: str
+    hash: Hash
+    novelty: Novelty
+    modulation: Modulation
+    lambda_: float | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether actors must have their observations counted."""
+        return self.hash is not Hash.NONE and self.novelty is not Novelty.NONE
+
+
+_ROWS = (
+    Method("no-int", Hash.NONE, Novelty.NONE, Modulation.NONE),
+    Method("dsc", Hash.DSC, Novelty.COUNT, Modulation.NONE, lambda_=0.0),
+    Method("ae-lsh", Hash.AE_LSH, Novelty.COUNT, Modulation.NONE, lambda_=0.0),
+    Method("vq-only", Hash.VQ, Novelty.COUNT, Modulation.NONE, lambda_=0.0),
+    Method("leco", Hash.VQ, Novelty.COUNT, Modulation.ADDITIVE),
+    Method("leco-ae-lsh", Hash.AE_LSH, Novelty.COUNT, Modulation.ADDITIVE),
+    Method("leco-naive", Hash.VQ, Novelty.COUNT, Modulation.REPLACING),
+    Method("lirpg", Hash.VQ, Novelty.NONE, Modulation.ADDITIVE, lambda_=1.0),
+)
+METHODS = {row.name: row for row in _ROWS}
+
+
+def find_method(name: str) -> Method:
+    """The row of that name.
+
+    Raises:
+        ValueError: there is none; the message names the nearest and lists all.
+    """
+    method = METHODS.get(name)
+    if method is not None:
+        return method
+    near = difflib.get_close_matches(name, METHODS, n=1)
+    hint = f": did you mean {near[0]!r}?" if near else "."
+    raise ValueError(f"there is no method {name!r}{hint} The methods are: {', '.join(METHODS)}.")
