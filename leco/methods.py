@@ -1,7 +1,7 @@
 """The method table: every method is a row of (hash, novelty, modulation), and nothing else distinguishes them.
 
-A new method is a new row and, if it needs one, a new part: a member of one of the three enumerations and the code behind it. The policy
-network, the learner and the counting are the same for all.
+A new method is a new row and, if it needs one, a new part: a member of one of the three enumerations and the code behind it.
+The policy network, the learner and the counting are the same for all.
 """
 
 from __future__ import annotations

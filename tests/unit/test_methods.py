@@ -37,5 +37,5 @@ def test_a_method_by_name() -> None:
 def test_an_unknown_method_names_the_nearest_and_lists_all() -> None:
     with pytest.raises(ValueError, match=r"no method 'leko': did you mean 'leco'\? The methods are: no-int, dsc, "):
         find_method("leko")
-    with pytest.raises(ValueError, match="no method 'zzz'. The methods are"):
+    with pytest.raises(ValueError, match=r"no method 'zzz'\. The methods are"):
         find_method("zzz")
