@@ -1,0 +1,86 @@
+"""Adam as a function: parameters, gradients and moments in, parameters and moments out (Kingma and Ba, 2015)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Named = Mapping[str, Tensor]
+
+
+class AdamState(NamedTuple):
+    """What Adam remembers.
+
+    Attributes:
+        mean: m, the running mean of each gradient.
+        square: v, the running mean of its square.
+        steps: How many steps were taken.
+    """
+
+    mean: Named
+    square: Named
+    steps: int
+
+
+def adam_start(parameters: Named) -> AdamState:
+    """Nothing remembered yet."""
+    return AdamState(
+        {name: torch.zeros_like(p) for name, p in parameters.items()},
+        {name: torch.zeros_like(p) for name, p in parameters.items()},
+        steps=0,
+    )
+
+
+@torch.no_grad()
+def adam(
+    parameters: Named,
+    gradients: Named,
+    state: AdamState,
+    *,
+    learning_rate: float,
+    betas: tuple[float, float],
+    eps: float,
+) -> tuple[dict[str, Tensor], AdamState]:
+    """One step: theta' = theta - lr m^ / (sqrt(v^) + eps), with m^ and v^ the moments corrected for their bias.
+
+    Returns:
+        The parameters after it, and what Adam remembers then. Nothing that was given is changed.
+    """
+    beta1, beta2 = betas
+    steps = state.steps + 1
+    correction1, correction2 = 1 - beta1**steps, 1 - beta2**steps
+    moved, mean, square = {}, {}, {}
+    for name, parameter in parameters.items():
+        g = gradients[name]
+        mean[name] = torch.lerp(g, state.mean[name], beta1)
+        square[name] = (beta2 * state.square[name]).addcmul_(g, g, value=1 - beta2)
+        below = (square[name] / correction2).sqrt_().add_(eps)
+        moved[name] = torch.addcdiv(parameter.detach(), mean[name], below, value=-learning_rate / correction1)
+    return moved, AdamState(mean, square, steps)
+
+
+def adam_sensitivity(
+    gradients: Named, after: AdamState, *, learning_rate: float, betas: tuple[float, float], eps: float
+) -> dict[str, Tensor]:
+    """dtheta'/dg: how each element of the step's result moves with the same element of its gradient.
+
+    Where a gradient was never other than zero, sqrt(v) has no derivative; it is taken as 0 there, as the step is.
+
+    Args:
+        gradients: g of the step.
+        after: What Adam remembers after it.
+        learning_rate, betas, eps: Of the step.
+    """
+    beta1, beta2 = betas
+    correction1, correction2 = 1 - beta1**after.steps, 1 - beta2**after.steps
+    sensitivity = {}
+    for name, g in gradients.items():
+        mean = after.mean[name] / correction1
+        root = (after.square[name] / correction2).sqrt()
+        below = root + eps
+        root_by_g = torch.where(root > 0, (1 - beta2) / correction2 * g / root, torch.zeros_like(root))
+        sensitivity[name] = -learning_rate * ((1 - beta1) / correction1 / below - mean * root_by_g / below.square())
+    return sensitivity

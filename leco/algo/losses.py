@@ -1,0 +1,96 @@
+"""The losses of the policy and of the autoencoder, each a mean. Coefficients are the caller's, but for the value's 0.5.
+
+T    actions in an unroll
+B    unrolls in a batch
+A    number of actions of the task
+N    observations; where a batch was reduced to distinct ones, row n stands for weight_N[n] equal ones
+...  the axes of one observation
+"""
+
+from torch import Tensor
+from torch.nn.functional import log_softmax
+
+
+def log_prob(logits_TBA: Tensor, action_TB: Tensor) -> Tensor:
+    """log pi(a[t]) of the actions that were taken. Returns [T, B].
+
+    logits_TBA  before softmax
+    action_TB   any integer type, 0 to A-1
+    """
+    if logits_TBA.ndim != 3 or action_TB.shape != logits_TBA.shape[:2]:
+        raise ValueError(
+            f"logits_TBA has shape {tuple(logits_TBA.shape)} and action_TB {tuple(action_TB.shape)}, "
+            "expected [T, B, A] and [T, B]"
+        )
+    return log_softmax(logits_TBA, dim=-1).gather(-1, action_TB.long().unsqueeze(-1)).squeeze(-1)
+
+
+def entropy(logits_TBA: Tensor) -> Tensor:
+    """The entropy of the policy in nats, mean over T x B: 0 if it is certain, log A if it is uniform."""
+    if logits_TBA.ndim != 3:
+        raise ValueError(f"logits_TBA has shape {tuple(logits_TBA.shape)}, expected [T, B, A]")
+    log_pi_TBA = log_softmax(logits_TBA, dim=-1)
+    return -(log_pi_TBA.exp() * log_pi_TBA).sum(dim=-1).mean()
+
+
+def policy_gradient_loss(
+    *, log_prob_TB: Tensor, advantage_TB: Tensor, rho_TB: Tensor, detach_weights: bool = True
+) -> Tensor:
+    """The loss whose descent climbs eq. 3 (or 4): -mean(rho * log pi(a) * advantage) over T x B.
+
+    log_prob_TB     of the actions taken, under the policy that learns
+    advantage_TB    without the importance weight, as `vtrace` gives it
+    rho_TB          the clipped importance weight
+    detach_weights  whether advantage and rho are constants. Without it the loss is differentiated through them too,
+                    as an intrinsic reward that learns needs
+    """
+    require_same_shape(log_prob_TB=log_prob_TB, advantage_TB=advantage_TB, rho_TB=rho_TB)
+    weight_TB = rho_TB * advantage_TB
+    if detach_weights:
+        weight_TB = weight_TB.detach()
+    return -(weight_TB * log_prob_TB).mean()
+
+
+def value_loss(*, value_TB: Tensor, target_TB: Tensor, detach_target: bool = True) -> Tensor:
+    """Half the mean squared error of the value over T x B; the half is the loss's coefficient, so add it as it is.
+
+    target_TB      what the value should have been, as `vtrace` gives it
+    detach_target  whether the target is a constant
+    """
+    require_same_shape(value_TB=value_TB, target_TB=target_TB)
+    if detach_target:
+        target_TB = target_TB.detach()
+    return 0.5 * (value_TB - target_TB).square().mean()
+
+
+def reconstruction_loss(output_N: Tensor, target_N: Tensor, weight_N: Tensor | None = None) -> Tensor:
+    """Mean squared error of the decoder over all elements: -log p(s|z_q) of eq. 2, up to scale and a constant.
+
+    output_N, target_N  [N, ...]
+    weight_N            how many equal observations each row stands for
+    """
+    require_same_shape(output_N=output_N, target_N=target_N)
+    return weighted_mean((output_N - target_N).square(), weight_N)
+
+
+def weighted_mean(x_N: Tensor, weight_N: Tensor | None = None) -> Tensor:
+    """The mean over all elements of x_N [N, ...], as if row n were there weight_N[n] times.
+
+    weight_N  any type, at least 0 and not all 0; a row of weight 0 is padding. None counts each row once
+    """
+    if x_N.ndim == 0:
+        raise ValueError("x_N is a single number, expected [N, ...]")
+    if weight_N is None:
+        return x_N.mean()
+    if weight_N.shape != x_N.shape[:1]:
+        raise ValueError(f"weight_N has shape {tuple(weight_N.shape)}, expected one weight for each of {len(x_N)} rows")
+    weight_N = weight_N.to(x_N.dtype)
+    mean_N = x_N.reshape(len(x_N), -1).mean(dim=1)
+    return (weight_N * mean_N).sum() / weight_N.sum()
+
+
+def require_same_shape(**tensors: Tensor) -> None:
+    """Refuse tensors of different shapes, which torch would broadcast to a wrong result without a word."""
+    if len({tensor.shape for tensor in tensors.values()}) > 1:
+        shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+        raise ValueError(f"expected tensors of one shape, got {shapes}")

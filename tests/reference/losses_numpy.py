@@ -1,0 +1,44 @@
+"""The losses as sums over single steps, with the softmax written out."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int32]
+
+
+def probabilities(logits: Array) -> list[float]:
+    return [math.exp(logit) / sum(math.exp(other) for other in logits) for logit in logits]
+
+
+def log_prob(logits: Array, action: Integers) -> Array:
+    result = np.zeros(action.shape)
+    for t, b in np.ndindex(*action.shape):
+        result[t, b] = math.log(probabilities(logits[t, b])[action[t, b]])
+    return result
+
+
+def entropy(logits: Array) -> float:
+    steps = [probabilities(logits[t, b]) for t, b in np.ndindex(*logits.shape[:2])]
+    return sum(-p * math.log(p) for step in steps for p in step) / len(steps)
+
+
+def policy_gradient_loss(log_prob: Array, advantage: Array, rho: Array) -> float:
+    return -sum(float(rho[i] * log_prob[i] * advantage[i]) for i in np.ndindex(*rho.shape)) / rho.size
+
+
+def value_loss(value: Array, target: Array) -> float:
+    return float(sum(0.5 * (target[i] - value[i]) ** 2 for i in np.ndindex(*value.shape)) / value.size)
+
+
+def reconstruction_loss(output: Array, target: Array, weight: Integers) -> float:
+    """On the batch in which each row is really there as often as its weight says."""
+    total, elements = 0.0, 0
+    for row, wanted, multiplicity in zip(output, target, weight, strict=True):
+        for _ in range(multiplicity):
+            for x, y in zip(row.ravel(), wanted.ravel(), strict=True):
+                total += (x - y) ** 2
+                elements += 1
+    return total / elements
