@@ -1,0 +1,130 @@
+"""The intrinsic module: one encoder that serves the hash (VQ-VAE), the modulator f_ta and the extrinsic value V^e.
+
+Nothing is detached here: the gradients of all three reach the encoder.
+
+Shapes:
+
+    N     observations, or distinct observations with multiplicities
+    O...  shape of one observation: height, width, 3
+    D     width of a code vector
+    H, W  height and width of z_e
+    F     D H W, all of z_e in one row
+    K     codes in the codebook
+    A     actions of the task
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from leco.nets.autoencoder import Chain, Decoder, Scale, dmlab_autoencoder, minigrid_autoencoder
+
+WIDTH = 64  # D
+HIDDEN = 512
+
+
+class Intrinsic(nn.Module):
+    """Encoder, codebook, decoder, modulator and value head; `minigrid_intrinsic` and `dmlab_intrinsic` make them.
+
+    Args:
+        scale: Turns observations into images.
+        autoencoder: Image -> z_e, and z_q -> image.
+        size: Height and width of z_e.
+        codes: K.
+        actions: A.
+
+    Attributes:
+        codebook: [K, D], at first uniform in (-1/K, 1/K).
+        size: Height and width of z_e.
+    """
+
+    def __init__(
+        self, scale: Scale, autoencoder: tuple[Chain, Decoder], size: tuple[int, int], *, codes: int, actions: int
+    ) -> None:
+        super().__init__()
+        self.size = size
+        self.scale = scale
+        self.encoder, self.decoder = autoencoder
+        self.codebook = nn.Parameter(torch.empty(codes, WIDTH).uniform_(-1 / codes, 1 / codes))
+        self._features = WIDTH * size[0] * size[1]
+        self._actions = actions
+        self.modulator_in = nn.Linear(self._features, HIDDEN)
+        self.modulator_out = nn.Linear(HIDDEN + actions, actions)
+        self.value_head = nn.Sequential(nn.Linear(self._features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
+
+    def encode(self, observation_NO: Tensor, weight_N: Tensor | None = None) -> Tensor:
+        """z_e, before quantisation.
+
+        Args:
+            observation_NO: [N, O...], integers.
+            weight_N: [N], how often each observation occurs in the batch, for the batch norms; once, if not given.
+
+        Returns:
+            [N, D, H, W]
+        """
+        z_NDHW: Tensor = self.encoder(self.scale(observation_NO), weight_N)
+        return z_NDHW
+
+    def decode(self, z_NDHW: Tensor, weight_N: Tensor | None = None) -> Tensor:
+        """The reconstruction of `target`, in (-1, 1).
+
+        Args:
+            z_NDHW: [N, D, H, W], quantised.
+            weight_N: [N], as for `encode`.
+
+        Returns:
+            [N, 3, ., .], the shape of `target`.
+        """
+        if z_NDHW.shape[1:] != (WIDTH, *self.size):
+            raise ValueError(
+                f"z must have shape [N, {WIDTH}, {self.size[0]}, {self.size[1]}], not {list(z_NDHW.shape)}"
+            )
+        image: Tensor = self.decoder(z_NDHW, weight_N)
+        return image
+
+    def target(self, observation_NO: Tensor) -> Tensor:
+        """What the decoder must reconstruct, which is what the encoder sees: [N, O...] -> [N, 3, ., .] in [-1, 1]."""
+        image: Tensor = self.scale(observation_NO)
+        return image
+
+    def modulate(self, z_NF: Tensor, action_N: Tensor) -> Tensor:
+        """f_ta(z_e[t], a[t]), to be indexed by a[t-1].
+
+        Args:
+            z_NF: [N, F], z_e with everything but N flattened.
+            action_N: [N], the actions a[t], integers.
+
+        Returns:
+            [N, A], the scores before tanh.
+        """
+        self._check_features(z_NF)
+        if action_N.shape != z_NF.shape[:1]:
+            raise ValueError(f"actions must have shape [{len(z_NF)}], one a row of z, not {list(action_N.shape)}")
+        hidden = functional.relu(self.modulator_in(z_NF))
+        chosen_NA = functional.one_hot(action_N.long(), self._actions).to(hidden.dtype)
+        scores_NA: Tensor = self.modulator_out(torch.cat([hidden, chosen_NA], 1))
+        return scores_NA
+
+    def value(self, z_NF: Tensor) -> Tensor:
+        """V^e, the value of the task's own rewards: [N, F] -> [N]."""
+        self._check_features(z_NF)
+        value_N: Tensor = self.value_head(z_NF).squeeze(1)
+        return value_N
+
+    def _check_features(self, z_NF: Tensor) -> None:
+        if z_NF.ndim != 2 or z_NF.shape[1] != self._features:
+            raise ValueError(f"z must have shape [N, {self._features}], not {list(z_NF.shape)}")
+
+
+def minigrid_intrinsic(actions: int, codes: int = 8) -> Intrinsic:
+    """For views of 7 x 7 x (object, colour, state); z_e is 64 x 3 x 3."""
+    scale = Scale((7, 7, 3), (10.0, 5.0, 2.0), (12, 12))
+    return Intrinsic(scale, minigrid_autoencoder(WIDTH), (3, 3), codes=codes, actions=actions)
+
+
+def dmlab_intrinsic(actions: int, codes: int = 24) -> Intrinsic:
+    """For pictures of 72 x 96 x RGB; z_e is 64 x 2 x 3."""
+    scale = Scale((72, 96, 3), (255.0, 255.0, 255.0), (64, 96))
+    return Intrinsic(scale, dmlab_autoencoder(WIDTH), (2, 3), codes=codes, actions=actions)

@@ -1,0 +1,153 @@
+"""The policies: what the agent sees goes to logits over its actions and to a value, through an LSTM.
+
+Axes: T time, B batch, N = T x B, F features, A actions, L LSTM layers, H its width. Observations are time-major images of
+integers, [T, B, height, width, 3]. Calls with T = 1 that carry the state give what one call over all steps gives.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from leco.nets.recurrent import LstmCore
+
+FEATURES = 256
+
+
+class PolicyOutput(NamedTuple):
+    """What a policy says of T steps: logits [T, B, A], value [T, B], and the core's state after them [L, 2, B, H]."""
+
+    logits_TBA: Tensor
+    value_TB: Tensor
+    state: Tensor
+
+
+class _Policy(nn.Module):
+    """What both policies share: features of each image, the core, the two heads (sizes: see algorithm.md, section 3).
+
+    `feeds_back` puts the one-hot previous action and the previous reward beside the core's features.
+    """
+
+    def __init__(
+        self, actions: int, encoder: nn.Module, *, image: tuple[int, int], width: int, layers: int, feeds_back: bool
+    ) -> None:
+        super().__init__()
+        self.actions, self.image, self.feeds_back = actions, (*image, 3), feeds_back
+        self.encoder = encoder
+        self.core = LstmCore(width, width, layers)
+        self.policy_head = nn.Linear(width, actions)
+        self.value_head = nn.Linear(width, 1)
+
+    def initial_state(self, batch: int) -> Tensor:
+        """The core's state before anything was seen: zeros [L, 2, B, H]."""
+        return self.core.initial_state(batch)
+
+    def forward(
+        self,
+        observation: Tensor,
+        start_TB: Tensor,
+        previous_action_TB: Tensor,
+        previous_reward_TB: Tensor,
+        state: Tensor,
+    ) -> PolicyOutput:
+        """Follows T steps from `state`.
+
+        observation: integers [T, B, height, width, 3]. start_TB: true where an episode starts; the state is zeroed
+        there. previous_action_TB: integers, -1 where there was none. previous_reward_TB: the reward it earned.
+        """
+        if observation.dim() != 5 or observation.shape[2:] != self.image:
+            height, width, channels = self.image
+            raise ValueError(
+                f"observation has shape {list(observation.shape)}; expected [T, B, {height}, {width}, {channels}]"
+            )
+        steps_TB = observation.shape[:2]
+        for name, tensor in (
+            ("start_TB", start_TB),
+            ("previous_action_TB", previous_action_TB),
+            ("previous_reward_TB", previous_reward_TB),
+        ):
+            if tensor.shape != steps_TB:
+                raise ValueError(
+                    f"{name} has shape {list(tensor.shape)}; expected {list(steps_TB)}, as the observation"
+                )
+        image_NCHW = observation.flatten(0, 1).permute(0, 3, 1, 2).to(self.value_head.weight.dtype)
+        core_TBF = self.encoder(image_NCHW).unflatten(0, steps_TB)
+        if self.feeds_back:
+            choices_A = torch.arange(self.actions, device=core_TBF.device)
+            action_TBA = previous_action_TB.unsqueeze(2) == choices_A  # nowhere true for -1
+            core_TBF = torch.cat([core_TBF, action_TBA.to(core_TBF), previous_reward_TB.unsqueeze(2).to(core_TBF)], 2)
+        core_TBH, state = self.core(core_TBF, start_TB, state)
+        return PolicyOutput(self.policy_head(core_TBH), self.value_head(core_TBH).squeeze(2), state)
+
+
+class MiniGridPolicy(_Policy):
+    """The policy for MiniGrid's 7 x 7 view of (object, colour, state) integers.
+
+    The paper does not say how the integers enter the convolution: here each channel is divided by its maximum
+    (10, 5, 2). The previous action and reward are not used.
+    """
+
+    def __init__(self, actions: int) -> None:
+        encoder = nn.Sequential(
+            _Scale((10.0, 5.0, 2.0), shift=0.0),
+            *(nn.Conv2d(3, 32, 3, stride=2, padding=1), nn.ELU()),
+            *(nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ELU()),
+            *(nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ELU()),
+            nn.Flatten(),  # 7 -> 4 -> 2 -> 1: 32 numbers
+            nn.Linear(32, FEATURES),
+        )
+        super().__init__(actions, encoder, image=(7, 7), width=FEATURES, layers=1, feeds_back=False)
+
+
+class DmlabPolicy(_Policy):
+    """The policy for DMLab's 72 x 96 pixels: IMPALA's residual network (Espeholt et al. 2018, figure 3, right).
+
+    The core, two layers wide as its input, also sees the one-hot previous action and the previous reward.
+    """
+
+    def __init__(self, actions: int) -> None:
+        encoder = nn.Sequential(
+            _Scale((127.5, 127.5, 127.5), shift=-1.0),
+            *_stage(3, 16),
+            *_stage(16, 32),
+            *_stage(32, 32),
+            nn.ReLU(),
+            nn.Flatten(),  # 72 x 96 -> 36 x 48 -> 18 x 24 -> 9 x 12
+            nn.Linear(32 * 9 * 12, FEATURES),
+            nn.ReLU(),
+        )
+        width = FEATURES + actions + 1
+        super().__init__(actions, encoder, image=(72, 96), width=width, layers=2, feeds_back=True)
+
+
+def _stage(channels_in: int, channels: int) -> tuple[nn.Module, ...]:
+    """One section of IMPALA's network; halves the image."""
+    convolution = nn.Conv2d(channels_in, channels, 3, padding=1)
+    return convolution, nn.MaxPool2d(3, stride=2, padding=1), _Residual(channels), _Residual(channels)
+
+
+class _Residual(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x_NCHW: Tensor) -> Tensor:
+        inner_NCHW: Tensor = self.second(self.first(x_NCHW.relu()).relu())
+        return x_NCHW + inner_NCHW
+
+
+class _Scale(nn.Module):
+    """x / divisor + shift, with a divisor for each channel."""
+
+    divisor_C11: Tensor
+
+    def __init__(self, divisors: tuple[float, ...], *, shift: float) -> None:
+        super().__init__()
+        self.shift = shift
+        self.register_buffer("divisor_C11", torch.tensor(divisors).view(-1, 1, 1), persistent=False)
+
+    def forward(self, x_NCHW: Tensor) -> Tensor:
+        return x_NCHW / self.divisor_C11 + self.shift

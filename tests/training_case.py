@@ -1,0 +1,37 @@
+"""A small batch and small networks in float64, for tests of whole training steps."""
+
+from __future__ import annotations
+
+import torch
+
+from leco.nets.intrinsic import minigrid_intrinsic
+from leco.nets.policy import MiniGridPolicy
+from leco.training import Batch, Networks
+
+T, B, A = 6, 3, 7
+
+
+def networks(*, intrinsic: bool = True) -> Networks:
+    torch.manual_seed(0)
+    return Networks(MiniGridPolicy(A).double(), minigrid_intrinsic(A).double() if intrinsic else None)
+
+
+def make_batch(seed: int = 1) -> Batch:
+    """Small integers with many repeats, as MiniGrid has, and episodes that begin inside the unroll."""
+    generator = torch.Generator().manual_seed(seed)
+    pool = torch.stack([torch.randint(high, (5, 7, 7), generator=generator) for high in (11, 6, 3)], -1)
+    picked = torch.randint(5, (T + 1, B), generator=generator)
+    start_TB = torch.rand(T + 1, B, generator=generator) < 0.25
+    start_TB[0] = torch.tensor([True, False, False])
+    policy = MiniGridPolicy(A)
+    return Batch(
+        observation_TBO=pool[picked].to(torch.uint8),
+        start_TB=start_TB,
+        action_TB=torch.randint(A, (T, B), generator=generator),
+        reward_TB=torch.rand(T, B, generator=generator, dtype=torch.float64),
+        behaviour_logits_TBA=torch.randn(T, B, A, generator=generator, dtype=torch.float64),
+        previous_action_B=torch.tensor([-1, 2, 5]),
+        previous_reward_B=torch.tensor([0.0, 0.5, 0.0], dtype=torch.float64),
+        core_state=policy.initial_state(B).double(),
+        count_TB=torch.randint(1, 5, (T, B), generator=generator),
+    )

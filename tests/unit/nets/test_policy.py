@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+from leco.nets.policy import DmlabPolicy, MiniGridPolicy, PolicyOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Policy = MiniGridPolicy | DmlabPolicy
+Batch = tuple[Tensor, Tensor, Tensor, Tensor]
+
+POLICIES = [(MiniGridPolicy, 7), (DmlabPolicy, 9)]
+T, B = 5, 2
+
+
+def make(policy: type[Policy], actions: int, dtype: torch.dtype = torch.float64) -> Policy:
+    torch.manual_seed(1)
+    return policy(actions).to(dtype)
+
+
+def batch(policy: Policy, seed: int = 0) -> Batch:
+    """Observations, starts (inside the unroll too), previous actions and rewards."""
+    generator = torch.Generator().manual_seed(seed)
+    if isinstance(policy, MiniGridPolicy):
+        top = torch.tensor([11, 6, 3])  # ids up to and with 10, 5, 2
+        observation = (torch.rand(T, B, 7, 7, 3, generator=generator) * top).to(torch.uint8)
+    else:
+        observation = torch.randint(0, 256, (T, B, 72, 96, 3), generator=generator, dtype=torch.uint8)
+    start_TB = torch.tensor([[0, 1], [0, 0], [1, 0], [0, 0], [0, 1]], dtype=torch.bool)
+    action_TB = torch.randint(0, policy.actions, (T, B), generator=generator).masked_fill(start_TB, -1)
+    reward_TB = torch.randn(T, B, generator=generator, dtype=torch.float64)
+    return observation, start_TB, action_TB, reward_TB
+
+
+def state_of(policy: Policy) -> Tensor:
+    state = policy.initial_state(B)
+    random = torch.randn(state.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    return 0.3 * random.to(state.dtype)
+
+
+def run(policy: Policy, parameters: Mapping[str, Tensor], given: Batch) -> PolicyOutput:
+    output = torch.func.functional_call(policy, dict(parameters), (*given, state_of(policy)))
+    assert isinstance(output, PolicyOutput)
+    return output
+
+
+def tangents(policy: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return {
+        name: torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(dtype)
+        for name, parameter in policy.named_parameters()
+    }
+
+
+def forward_mode(policy: Policy, along: Mapping[str, Tensor], given: Batch) -> list[Tensor]:
+    """The tangents of logits, value and state where the parameters are dual numbers."""
+    with forward_ad.dual_level():
+        dual = {n: forward_ad.make_dual(p.detach(), along[n]) for n, p in policy.named_parameters()}
+        pairs = [forward_ad.unpack_dual(out) for out in run(policy, dual, given)]
+        return [pair.tangent.clone() for pair in pairs if pair.tangent is not None]
+
+
+@pytest.mark.parametrize(("kind", "actions"), POLICIES)
+def test_shapes_types_and_repeatability(kind: type[Policy], actions: int) -> None:
+    policy = make(kind, actions, torch.float32)
+    given = batch(policy)
+    logits_TBA, value_TB, state = policy(*given, policy.initial_state(B))
+    layers, width = (1, 256) if kind is MiniGridPolicy else (2, 256 + actions + 1)
+    assert logits_TBA.shape == (T, B, actions)
+    assert value_TB.shape == (T, B)
+    assert state.shape == policy.initial_state(B).shape == (layers, 2, B, width)
+    assert logits_TBA.dtype == value_TB.dtype == state.dtype == torch.float32
+    same = make(kind, actions, torch.float32)(*given, policy.initial_state(B))
+    assert torch.equal(same.logits_TBA, logits_TBA)
+
+
+def test_parameter_counts() -> None:
+    def count(module: nn.Module) -> int:
+        return sum(parameter.numel() for parameter in module.parameters())
+
+    actions, width = 7, 256
+    convolutions = (3 * 9 + 1) * 32 + 2 * (32 * 9 + 1) * 32
+    core = 4 * width * (width + width + 1)
+    heads = (width + 1) * (actions + 1)
+    assert count(MiniGridPolicy(actions)) == convolutions + 33 * 256 + core + heads == 555_208
+
+    actions, width = 9, 266
+    stages = [(a * 9 + 1) * b + 4 * (b * 9 + 1) * b for a, b in ((3, 16), (16, 32), (32, 32))]
+    core = 2 * 4 * width * (width + width + 1)
+    heads = (width + 1) * (actions + 1)
+    assert count(DmlabPolicy(actions)) == sum(stages) + (3456 + 1) * 256 + core + heads == 2_119_486
+
+
+@pytest.mark.parametrize(("kind", "actions"), POLICIES)
+def test_step_by_step_equals_the_unroll(kind: type[Policy], actions: int) -> None:
+    policy = make(kind, actions)
+    given = batch(policy)
+    with torch.no_grad():
+        whole = policy(*given, state_of(policy))
+        state = state_of(policy)
+        for t in range(T):
+            step = policy(*(tensor[t : t + 1] for tensor in given), state)
+            state = step.state
+            torch.testing.assert_close(step.logits_TBA[0], whole.logits_TBA[t], rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(step.value_TB[0], whole.value_TB[t], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(state, whole.state, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("kind", "actions"), POLICIES)
+def test_an_episode_knows_nothing_of_the_one_before(kind: type[Policy], actions: int) -> None:
+    policy = make(kind, actions)
+    given, other = batch(policy), batch(policy, seed=9)
+    start_TB = torch.zeros(T, B, dtype=torch.bool)
+    start_TB[2, 0] = True
+    with torch.no_grad():
+        before = policy(given[0], start_TB, given[2], given[3], state_of(policy))
+        mixed = [torch.cat((theirs[:2], ours[2:])) for theirs, ours in zip(other, given, strict=True)]
+        after = policy(mixed[0], start_TB, mixed[2], mixed[3], state_of(policy) + 1)
+    torch.testing.assert_close(after.logits_TBA[2:, 0], before.logits_TBA[2:, 0], rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(after.value_TB[2:, 0], before.value_TB[2:, 0], rtol=1e-12, atol=1e-14)
+    assert not torch.allclose(after.logits_TBA[:2, 0], before.logits_TBA[:2, 0])
+    assert not torch.allclose(after.logits_TBA[2:, 1], before.logits_TBA[2:, 1])  # no start: it remembers
+
+
+def test_minigrid_scales_each_channel_by_its_maximum() -> None:
+    policy = make(MiniGridPolicy, 7)
+    seen: list[Tensor] = []
+    first = policy.encoder.get_submodule("1")
+    first.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+    observation = torch.tensor([10, 5, 2], dtype=torch.uint8).expand(T, B, 7, 7, 3).clone()
+    observation[..., 6, 0] = 5  # the object at the last column
+    _, *rest = batch(policy)
+    policy(observation, *rest, state_of(policy))
+    image_NCHW = seen[0]
+    assert image_NCHW.shape == (T * B, 3, 7, 7)
+    assert torch.equal(image_NCHW[..., :6], torch.ones(T * B, 3, 7, 6).double())
+    assert image_NCHW[0, :, 0, 6].tolist() == [0.5, 1.0, 1.0]
+
+
+def test_dmlab_scales_pixels_and_feeds_back_action_and_reward() -> None:
+    policy = make(DmlabPolicy, 9)
+    images: list[Tensor] = []
+    inputs: list[Tensor] = []
+    policy.encoder.get_submodule("1").register_forward_pre_hook(lambda _, arguments: images.append(arguments[0]))
+    policy.core.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
+    _, start_TB, action_TB, reward_TB = batch(policy)
+    observation = torch.zeros(T, B, 72, 96, 3, dtype=torch.uint8)
+    observation[..., 1] = 255
+    policy(observation, start_TB, action_TB, reward_TB, state_of(policy))
+    assert images[0][0, :, 0, 0].tolist() == [-1.0, 1.0, -1.0]
+    for t in range(T):
+        for b in range(B):
+            one_hot = [1.0 if a == action_TB[t, b] else 0.0 for a in range(9)]
+            assert inputs[0][t, b, 256:].tolist() == [*one_hot, reward_TB[t, b]]
+    assert sum(inputs[0][0, 1, 256:265]) == 0  # an episode starts: there was no action
+
+
+@pytest.mark.parametrize(("kind", "actions"), POLICIES)
+def test_forward_mode_equals_reverse_mode(kind: type[Policy], actions: int) -> None:
+    policy = make(kind, actions)
+    given = batch(policy)
+    along = tangents(policy, torch.float64)
+    forwards = forward_mode(policy, along, given)
+    outputs = run(policy, dict(policy.named_parameters()), given)
+    generator = torch.Generator().manual_seed(4)
+    weigh = [torch.randn(output.shape, generator=generator, dtype=torch.float64) for output in outputs]
+    by_forward = torch.stack([(t * w).sum() for t, w in zip(forwards, weigh, strict=True)]).sum()
+    grads = torch.autograd.grad(outputs, [*policy.parameters()], weigh)
+    by_reverse = torch.stack([(g * t).sum() for g, t in zip(grads, along.values(), strict=True)]).sum()
+    torch.testing.assert_close(by_forward, by_reverse, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(("kind", "actions"), POLICIES)
+def test_forward_mode_equals_a_finite_difference(kind: type[Policy], actions: int) -> None:
+    policy = make(kind, actions)
+    given = batch(policy)
+    along = tangents(policy, torch.float64)
+
+    def moved(by: float) -> PolicyOutput:
+        with torch.no_grad():
+            return run(policy, {n: p + by * along[n] for n, p in policy.named_parameters()}, given)
+
+    step = 1e-7 if kind is MiniGridPolicy else 1e-9  # ReLU and max-pooling have kinks: stay on one side of most
+    for tangent, ahead, behind in zip(forward_mode(policy, along, given), moved(step), moved(-step), strict=True):
+        difference = (ahead - behind) / (2 * step)
+        assert (difference - tangent).norm() < 1e-4 * tangent.norm()
+
+
+@pytest.mark.parametrize(("kind", "actions"), POLICIES)
+def test_forward_mode_in_single_precision(kind: type[Policy], actions: int) -> None:
+    double, single = make(kind, actions), make(kind, actions, torch.float32)
+    exact = forward_mode(double, tangents(double, torch.float64), batch(double))
+    rough = forward_mode(single, tangents(single, torch.float32), batch(single))
+    for a, b in zip(exact, rough, strict=True):
+        assert b.dtype == torch.float32
+        assert (b - a).norm() < 1e-3 * a.norm()
+
+
+@pytest.mark.parametrize(("kind", "actions"), POLICIES)
+def test_wrong_shapes_are_refused(kind: type[Policy], actions: int) -> None:
+    policy = make(kind, actions, torch.float32)
+    given, state = [*batch(policy)], policy.initial_state(B)
+    size = "7, 7, 3" if kind is MiniGridPolicy else "72, 96, 3"
+    for wrong in (given[0][0], given[0].movedim(4, 2)):
+        with pytest.raises(ValueError, match=rf"observation has shape .*; expected \[T, B, {size}\]"):
+            policy(wrong, *given[1:], state)
+    for at, name in ((1, "start_TB"), (2, "previous_action_TB"), (3, "previous_reward_TB")):
+        changed = [tensor.T if n == at else tensor for n, tensor in enumerate(given)]
+        with pytest.raises(ValueError, match=rf"{name} has shape \[2, 5\]; expected \[5, 2\]"):
+            policy(*changed, state)
+    with pytest.raises(ValueError, match=r"state has shape \[., 2, 3, "):
+        policy(*given, policy.initial_state(3))

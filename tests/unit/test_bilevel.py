@@ -1,0 +1,126 @@
+"""The whole intrinsic gradient of `update`, against plain double back-propagation through the real networks.
+
+The reference differentiates twice through a plain loop over time and a hand-written Adam, sees every observation and not only the
+distinct ones, and shares with `update` only functions that have tests of their own.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from training_case import A, B, T, make_batch, networks
+
+from leco.algo.adam import AdamState
+from leco.algo.losses import entropy, log_prob, reconstruction_loss
+from leco.algo.quantize import quantize
+from leco.algo.vtrace import vtrace
+from leco.methods import find_method
+from leco.nets import recurrent
+from leco.training import Batch, Networks, Settings, start
+from leco.update import update
+
+if TYPE_CHECKING:
+    from leco.nets.intrinsic import Intrinsic
+
+SETTINGS = Settings(alpha=0.7, entropy=0.05, policy_learning_rate=0.01)
+
+
+def plain_unroll(
+    gates_x_TB4H: Tensor, start_TB: Tensor, h_BH: Tensor, c_BH: Tensor, weight_hh_4HH: Tensor, **_: bool
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    outputs = []
+    for gates_x, start_B in zip(gates_x_TB4H, start_TB, strict=True):
+        alive = (~start_B).to(h_BH.dtype)[:, None]
+        i, f, g, o = (gates_x + (h_BH * alive) @ weight_hh_4HH.T).chunk(4, 1)
+        c_BH = f.sigmoid() * c_BH * alive + i.sigmoid() * g.tanh()
+        h_BH = o.sigmoid() * c_BH.tanh()
+        outputs.append(h_BH)
+    return torch.stack(outputs), (h_BH, c_BH)
+
+
+def act(policy: nn.Module, parameters: dict[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
+    unused = torch.zeros(T + 1, B)
+    output = functional_call(
+        policy, parameters, (batch.observation_TBO, batch.start_TB, unused, unused, batch.core_state)
+    )
+    return output.logits_TBA[:-1], output.value_TB
+
+
+def reference(nets: Networks, batch: Batch, adam: AdamState, *, whole: bool) -> dict[str, Tensor]:
+    net = nets.intrinsic
+    assert net is not None
+    assert batch.count_TB is not None
+    policy = {name: p.detach().clone().requires_grad_() for name, p in nets.policy.named_parameters()}
+    logits, value = act(nets.policy, policy, batch)
+    log_pi = log_prob(logits, batch.action_TB)
+    log_rho = (log_pi - log_prob(batch.behaviour_logits_TBA, batch.action_TB)).detach()
+    discount = 0.99 * (~batch.start_TB[1:]).double()
+
+    hash_loss, value_e, r_ta = look(net, batch)
+    reward = batch.reward_TB + 0.7 * (0.5 / batch.count_TB.double().sqrt() + 0.5 * r_ta)
+    trace = partial(vtrace, log_rho_TB=log_rho, discount_TB=discount)
+    learned = trace(reward_TB=reward, value_TB=value[:-1], bootstrap_B=value[-1])
+    own = trace(reward_TB=batch.reward_TB, value_TB=value_e[:-1], bootstrap_B=value_e[-1])
+
+    inner = -(learned.rho_TB * log_pi * learned.advantage_TB).mean()
+    if whole:
+        inner = inner + 0.5 * (value[:-1] - learned.target_TB).square().mean() - 0.05 * entropy(logits)
+    gradients = torch.autograd.grad(inner, list(policy.values()), create_graph=True, allow_unused=True)
+    moved = {}
+    for (name, p), gradient in zip(policy.items(), gradients, strict=True):
+        g = torch.zeros_like(p) if gradient is None else gradient
+        m = (0.9 * adam.mean[name] + 0.1 * g) / (1 - 0.9 ** (adam.steps + 1))
+        v = (0.999 * adam.square[name] + 0.001 * g * g) / (1 - 0.999 ** (adam.steps + 1))
+        moved[name] = p - 0.01 * m / (v.sqrt() + 1e-6)
+    ahead = log_prob(act(nets.policy, moved, batch)[0], batch.action_TB)
+    ratio = (ahead - log_pi).exp().clamp(max=1).detach()
+    outer = -(ratio * ahead * own.advantage_TB.detach()).mean()
+    loss = hash_loss + 0.5 * (value_e[:-1] - own.target_TB.detach()).square().mean() + outer
+    names, parameters = zip(*net.named_parameters(), strict=True)
+    return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
+
+
+def look(net: Intrinsic, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Hash loss, V^e and r_ta, from every observation."""
+    observation = batch.observation_TBO.flatten(0, 1)
+    z = net.train().encode(observation)
+    coded = quantize(z, net.codebook)
+    hash_loss = reconstruction_loss(net.decode(coded.z_q_NDHW), net.target(observation))
+    z = z.flatten(1)
+    scores = net.modulate(z[: T * B], batch.action_TB.flatten()).view(T, B, A)
+    r_ta = []
+    for t in range(T):
+        previous = batch.previous_action_B if t == 0 else batch.action_TB[t - 1]
+        row = scores[t].gather(1, previous.clamp(min=0)[:, None])[:, 0].tanh()
+        r_ta.append(torch.where(batch.start_TB[t], torch.zeros_like(row), row))
+    return hash_loss + coded.codebook_term + coded.commitment_term, net.value(z).view(T + 1, B), torch.stack(r_ta)
+
+
+@pytest.mark.parametrize("inner_loss", ["policy-gradient", "whole"])
+def test_update_equals_double_backpropagation(
+    monkeypatch: pytest.MonkeyPatch, inner_loss: Literal["policy-gradient", "whole"]
+) -> None:
+    nets, batch = networks(), make_batch(3)
+    assert batch.start_TB[1:-1].any(), "an episode begins inside the unroll"
+    generator = torch.Generator().manual_seed(4)
+    state = start(nets)
+    random = {name: torch.randn(p.shape, dtype=p.dtype, generator=generator) for name, p in state.policy.items()}
+    adam = AdamState(
+        {name: 0.01 * r for name, r in random.items()},
+        {name: 1e-4 * (0.1 + r * r) for name, r in random.items()},
+        steps=3,
+    )
+    settings = Settings(**{f: getattr(SETTINGS, f) for f in SETTINGS.__slots__} | {"inner_loss": inner_loss})
+    after, _ = update(nets, state._replace(policy_adam=adam), batch, find_method("leco"), settings)
+
+    monkeypatch.setattr(recurrent, "unroll", plain_unroll)
+    expected = reference(nets, batch, adam, whole=inner_loss == "whole")
+    for name, gradient in expected.items():
+        found = after.intrinsic_adam.mean[name] / (1 - 0.9)  # Adam's first mean is the gradient
+        assert (found - gradient).norm() <= 1e-9 * (gradient.norm() + 1e-6), name
+    assert expected["modulator_out.weight"].norm() > 1e-6

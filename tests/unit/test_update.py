@@ -1,0 +1,124 @@
+"""One training step, for the methods that need nothing but counts and a VQ-VAE."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import Tensor
+from training_case import A, make_batch, networks
+
+from leco.methods import METHODS, find_method
+from leco.nets.intrinsic import minigrid_intrinsic
+from leco.nets.policy import MiniGridPolicy
+from leco.training import Networks, Settings, State, start
+from leco.update import update
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VQ_METHODS = ("vq-only", "leco", "lirpg")
+
+
+def flat(tensors: Mapping[str, Tensor]) -> Tensor:
+    return torch.cat([t.double().flatten() for t in tensors.values()])
+
+
+def copied(state: State) -> State:
+    return copy.deepcopy(state)
+
+
+@pytest.mark.parametrize("name", ["no-int", "dsc", *VQ_METHODS])
+def test_a_step_moves_what_the_method_trains_and_nothing_else(name: str) -> None:
+    nets, batch = networks(intrinsic=name in VQ_METHODS), make_batch()
+    state = start(nets)
+    before = copied(state)
+    after, stats = update(nets, state, batch, find_method(name), Settings())
+    assert all(torch.isfinite(torch.tensor(value)) for value in stats.values())
+    assert after.updates == 1
+    assert not torch.equal(flat(after.policy), flat(state.policy))
+    for now, then in (
+        (state.policy, before.policy),
+        (state.intrinsic, before.intrinsic),
+        (state.running, before.running),
+    ):
+        assert all(torch.equal(now[key], then[key]) for key in then), "the state that was given is a value"
+    moved = {key for key, value in after.intrinsic.items() if not torch.equal(value, state.intrinsic[key])}
+    modulator = {key for key in state.intrinsic if key.startswith(("modulator", "value_head"))}
+    hash_parts = set(state.intrinsic) - modulator
+    assert moved == {"no-int": set(), "dsc": set(), "vq-only": hash_parts}.get(name, hash_parts | modulator)
+
+
+@pytest.mark.parametrize("inner_loss", ["policy-gradient", "whole"])
+def test_a_step_depends_on_its_inputs_alone(inner_loss: str) -> None:
+    nets, batch, settings = networks(), make_batch(), Settings(inner_loss=inner_loss)  # type: ignore[arg-type]
+    first, first_stats = update(nets, start(nets), batch, find_method("leco"), settings)
+    second, second_stats = update(nets, start(nets), batch, find_method("leco"), settings)
+    assert first_stats == second_stats
+    assert torch.equal(flat(first.policy), flat(second.policy))
+    assert torch.equal(flat(first.intrinsic), flat(second.intrinsic))
+
+
+def test_lambda_0_is_vq_only_and_lambda_1_is_lirpg_for_the_policy() -> None:
+    nets, batch = networks(), make_batch()
+    for lambda_, other in ((0.0, "vq-only"), (1.0, "lirpg")):
+        ours, _ = update(nets, start(nets), batch, find_method("leco"), Settings(lambda_=lambda_))
+        theirs, _ = update(nets, start(nets), batch, find_method(other), Settings())
+        assert torch.equal(flat(ours.policy), flat(theirs.policy))
+
+
+def test_without_a_weight_the_intrinsic_reward_changes_nothing_for_the_policy() -> None:
+    nets, batch = networks(), make_batch()
+    ours, _ = update(nets, start(nets), batch, find_method("leco"), Settings(alpha=0.0))
+    plain, _ = update(networks(intrinsic=False), start(nets), batch, find_method("no-int"), Settings())
+    assert torch.equal(flat(ours.policy), flat(plain.policy))
+
+
+def test_the_stats_are_those_of_the_batch() -> None:
+    nets, batch = networks(), make_batch()
+    _, stats = update(nets, start(nets), batch, find_method("leco"), Settings())
+    assert batch.count_TB is not None
+    assert stats["r_e"] == pytest.approx(batch.reward_TB.mean().item())
+    assert stats["r_ep"] == pytest.approx((1 / batch.count_TB.double().sqrt()).mean().item())
+    assert stats["r_i"] == pytest.approx(0.5 * stats["r_ep"] + 0.5 * stats["r_ta"])
+    assert stats["new_code_share"] == pytest.approx((batch.count_TB == 1).double().mean().item())
+    observations = batch.observation_TBO.flatten(0, 1).flatten(1)
+    assert stats["distinct_share"] == pytest.approx(
+        len({bytes(row.tolist()) for row in observations}) / len(observations)
+    )
+
+
+def test_the_hash_learns_to_reconstruct_a_batch() -> None:
+    nets, batch, settings = networks(), make_batch(), Settings(intrinsic_learning_rate=1e-3)
+    state, losses = start(nets), []
+    for _ in range(40):
+        state, stats = update(nets, state, batch, find_method("vq-only"), settings)
+        losses.append(stats["hash_loss"])
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_counts_that_are_missing_are_named() -> None:
+    nets = networks()
+    with pytest.raises(ValueError, match="'leco' needs counts, and this batch has none"):
+        update(nets, start(nets), make_batch()._replace(count_TB=None), find_method("leco"), Settings())
+
+
+def test_no_step_makes_a_number_that_is_none() -> None:
+    """Twenty steps in float32, as training does them."""
+    torch.manual_seed(0)
+    nets = Networks(MiniGridPolicy(A), minigrid_intrinsic(A))
+    state = start(nets)
+    for seed in range(20):
+        made = make_batch(seed)
+        batch = made._replace(
+            reward_TB=made.reward_TB.float(),
+            behaviour_logits_TBA=made.behaviour_logits_TBA.float(),
+            previous_reward_B=made.previous_reward_B.float(),
+            core_state=made.core_state.float(),
+        )
+        state, stats = update(nets, state, batch, METHODS["leco"], Settings(policy_learning_rate=1e-3))
+    assert torch.isfinite(flat(state.policy)).all()
+    assert torch.isfinite(flat(state.intrinsic)).all()
+    assert all(value == value for value in stats.values())  # noqa: PLR0124  # not NaN
