@@ -43,6 +43,9 @@ proto-accept: $(READY) ## Accept the present contracts as the ones that must not
 
 bench: $(READY) ## Run the benchmarks; tables go to benchmarks/results
 	$(BIN)/python benchmarks/hashcount.py
+	$(BIN)/python -W ignore benchmarks/recurrent.py
+	$(BIN)/python -W ignore benchmarks/distinct.py
+	$(BIN)/python -W ignore benchmarks/update.py
 
 constraints: ## Bring constraints.txt up to date (in a fresh environment)
 	$(PYTHON) -m venv --clear .venv-constraints

@@ -148,8 +148,8 @@ class _View(nn.Module):
         picture = self.net.decode(coded.z_q_NDHW, times_U)
         reconstruction = reconstruction_loss(picture, self.net.target(observation_UO), times_U)
         z_UF = z_UDHW.flatten(1)
-        acting = batch.action_TB.numel()
-        scores_NA = self.net.modulate(expand(z_UF, index_N[:acting]), batch.action_TB.flatten())
+        acting = batch.action_TB.numel()  # the last observations only bootstrap
+        scores_NA = self.net.modulate(z_UF, batch.action_TB.flatten(), index_N[:acting])
         return Seen(
             hash_loss=reconstruction + coded.codebook_term + coded.commitment_term,
             value_TB=expand(self.net.value(z_UF), index_N).view(shape_TB),

@@ -89,20 +89,25 @@ class Intrinsic(nn.Module):
         image: Tensor = self.scale(observation_NO)
         return image
 
-    def modulate(self, z_NF: Tensor, action_N: Tensor) -> Tensor:
+    def modulate(self, z_UF: Tensor, action_N: Tensor, index_N: Tensor | None = None) -> Tensor:
         """f_ta(z_e[t], a[t]), to be indexed by a[t-1].
 
+        The first layer sees the observation alone, so it runs once for each distinct one.
+
         Args:
-            z_NF: [N, F], z_e with everything but N flattened.
+            z_UF: [U, F], z_e of distinct observations, with everything but U flattened.
             action_N: [N], the actions a[t], integers.
+            index_N: [N], which row of z each action was taken from; without it, each from its own.
 
         Returns:
             [N, A], the scores before tanh.
         """
-        self._check_features(z_NF)
-        if action_N.shape != z_NF.shape[:1]:
-            raise ValueError(f"actions must have shape [{len(z_NF)}], one a row of z, not {list(action_N.shape)}")
-        hidden = functional.relu(self.modulator_in(z_NF))
+        self._check_features(z_UF)
+        hidden = functional.relu(self.modulator_in(z_UF))
+        if index_N is not None:
+            hidden = hidden.index_select(0, index_N)
+        if action_N.shape != hidden.shape[:1]:
+            raise ValueError(f"actions must have shape [{len(hidden)}], one a row of z, not {list(action_N.shape)}")
         chosen_NA = functional.one_hot(action_N.long(), self._actions).to(hidden.dtype)
         scores_NA: Tensor = self.modulator_out(torch.cat([hidden, chosen_NA], 1))
         return scores_NA

@@ -1,0 +1,82 @@
+"""What a training step costs, by method: `python benchmarks/update.py`.
+
+One thread, interleaved, on a batch of 16 x 96 real observations of MiniGrid-KeyCorridorS4R3-v0 (benchmarks/data). Goal: a
+LECO step costs at most 3.0 no-int steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from leco.methods import find_method
+from leco.nets.intrinsic import minigrid_intrinsic
+from leco.nets.policy import MiniGridPolicy
+from leco.training import Batch, Networks, Settings, start
+from leco.update import update
+
+DATA = Path(__file__).parent / "data" / "keycorridor_s4r3_16x96.npz"
+ACTIONS = 7
+WAYS = {
+    "no-int": ("no-int", Settings()),
+    "vq-only": ("vq-only", Settings()),
+    "leco, inner loss: policy gradient": ("leco", Settings()),
+    "leco, inner loss: whole": ("leco", Settings(inner_loss="whole")),
+}
+
+
+def main() -> None:
+    """Measures and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=9, help="how often each way is measured (default: 9)")
+    repeats = parser.parse_args().repeats
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    batch = real_batch()
+    networks = Networks(MiniGridPolicy(ACTIONS), minigrid_intrinsic(ACTIONS))
+    seconds: dict[str, list[float]] = {name: [] for name in WAYS}
+    for turn in range(repeats + 1):
+        for name, (method, settings) in WAYS.items():
+            nets = networks if method != "no-int" else Networks(networks.policy, None)
+            state = start(nets)
+            begin = time.process_time()
+            update(nets, state, batch, find_method(method), settings)
+            if turn > 0:  # the first turn warms up
+                seconds[name].append(time.process_time() - begin)
+    print("# A training step\n")
+    print(f"`python benchmarks/update.py`, one thread of {os.cpu_count()} CPUs, processor time, {repeats} turns.\n")
+    print("| method | ms, median (least to most) | no-int steps |")
+    print("|---|---|---|")
+    plain = seconds["no-int"]
+    for name, each in seconds.items():
+        ratio = statistics.median(a / b for a, b in zip(each, plain, strict=True))
+        spread = f"{statistics.median(each) * 1e3:.0f} ({min(each) * 1e3:.0f} to {max(each) * 1e3:.0f})"
+        print(f"| {name} | {spread} | {ratio:.2f} |")
+
+
+def real_batch() -> Batch:
+    """Observations as they were seen in random play; everything else made up, since no cost depends on it."""
+    observation_TBO = torch.from_numpy(np.load(DATA)["observation_BT"]).transpose(0, 1).contiguous()
+    steps, batch = len(observation_TBO) - 1, observation_TBO.shape[1]
+    generator = torch.Generator().manual_seed(0)
+    return Batch(
+        observation_TBO=observation_TBO,
+        start_TB=torch.rand(steps + 1, batch, generator=generator) < 1 / 480,
+        action_TB=torch.randint(ACTIONS, (steps, batch), generator=generator),
+        reward_TB=torch.zeros(steps, batch),
+        behaviour_logits_TBA=torch.zeros(steps, batch, ACTIONS),
+        previous_action_B=torch.zeros(batch, dtype=torch.int64),
+        previous_reward_B=torch.zeros(batch),
+        core_state=MiniGridPolicy(ACTIONS).initial_state(batch),
+        count_TB=torch.randint(1, 9, (steps, batch), generator=generator),
+    )
+
+
+if __name__ == "__main__":
+    main()
