@@ -115,6 +115,17 @@ class Direct:
         return int(self.loop.run(self.store.live_episodes()))
 
 
+def count_by_client(client: HashCountClient, width: int, batches: Sequence[Batch]) -> list[Answer]:
+    """Has the real client send what a test made."""
+    sent = [
+        CodeBatch(b.episode_id, b.sequence, np.frombuffer(b"".join(b.codes), np.uint8).reshape(-1, width), b.final)
+        for b in batches
+    ]
+    return [
+        Answer(Status(r.status), None if r.counts is None else r.counts.tolist(), r.detail) for r in client.count(sent)
+    ]
+
+
 @dataclass
 class ThroughGrpc:
     """The same store behind the real server, called by the real client."""
@@ -125,14 +136,7 @@ class ThroughGrpc:
 
     def count(self, run: str, width: int, batches: Sequence[Batch]) -> list[Answer]:
         client = HashCountClient(self.channel, run=run, code_width=width, patience_seconds=self.patience_seconds)
-        sent = [
-            CodeBatch(b.episode_id, b.sequence, np.frombuffer(b"".join(b.codes), np.uint8).reshape(-1, width), b.final)
-            for b in batches
-        ]
-        return [
-            Answer(Status(r.status), None if r.counts is None else r.counts.tolist(), r.detail)
-            for r in client.count(sent)
-        ]
+        return count_by_client(client, width, batches)
 
     def live_episodes(self) -> int:
         return self.direct.live_episodes()

@@ -15,16 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 import grpc
-import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from harness import Answer, Batch, Direct, memory_counting, redis_counting, through_grpc
+from harness import Answer, Batch, Direct, count_by_client, memory_counting, redis_counting, through_grpc
 from redis.crc import key_slot
 from redis_servers import HOST, Proxy, RedisClusterServers, RedisServer
 from service_process import ServiceProcess, until
 
 from leco.rpc.channel import open_channel
-from leco.rpc.counting import CodeBatch, HashCountClient
+from leco.rpc.counting import HashCountClient
 from services.hashcount.servicer import SERVICE
 from services.hashcount.store import Status, StoreUnavailableError
 
@@ -55,14 +54,7 @@ class Client:
 
     def count(self, run: str, width: int, batches: Sequence[Batch]) -> list[Answer]:
         client = HashCountClient(self.channel, run=run, code_width=width, **self._seconds)
-        sent = [
-            CodeBatch(b.episode_id, b.sequence, np.frombuffer(b"".join(b.codes), np.uint8).reshape(-1, width), b.final)
-            for b in batches
-        ]
-        return [
-            Answer(Status(r.status), None if r.counts is None else r.counts.tolist(), r.detail)
-            for r in client.count(sent)
-        ]
+        return count_by_client(client, width, batches)
 
 
 class Episode:
