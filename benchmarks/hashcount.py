@@ -28,9 +28,9 @@ import numpy as np
 import redis
 
 from leco.rpc.channel import open_channel
+from leco.rpc.counting import SERVICE
 from leco.v1 import hash_count_pb2, hash_count_pb2_grpc
 from services.hashcount.demo import service
-from services.hashcount.servicer import SERVICE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

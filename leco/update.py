@@ -102,7 +102,6 @@ def update(
 
 def _act(network: nn.Module, policy: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
     """What the policy with these parameters says: logits of the T actions, values of all T+1 observations."""
-    previous_action_TB = torch.cat([batch.previous_action_B.long().unsqueeze(0), batch.action_TB.long()])
     previous_reward_TB = torch.cat([batch.previous_reward_B.unsqueeze(0), batch.reward_TB])
     output = functional_call(
         network,
@@ -110,12 +109,18 @@ def _act(network: nn.Module, policy: Mapping[str, Tensor], batch: Batch) -> tupl
         (
             batch.observation_TBO,
             batch.start_TB,
-            previous_action_TB.masked_fill(batch.start_TB, -1),
+            _previous_action(batch),
             previous_reward_TB.masked_fill(batch.start_TB, 0.0),
             batch.core_state,
         ),
     )
     return output.logits_TBA[:-1], output.value_TB
+
+
+def _previous_action(batch: Batch) -> Tensor:
+    """a[t-1] before each of the T+1 observations; -1 at the first of an episode."""
+    action_TB = torch.cat([batch.previous_action_B.long().unsqueeze(0), batch.action_TB.long()])
+    return action_TB.masked_fill(batch.start_TB, -1)
 
 
 class Seen(NamedTuple):
@@ -174,8 +179,7 @@ def _reward(seen: Seen | None, batch: Batch, method: Method, settings: Settings)
         r_ep_TB = episodic_bonus(batch.count_TB, r_e_TB.dtype)
         stats |= {"r_ep": r_ep_TB.mean(), "new_code_share": (batch.count_TB == 1).to(r_e_TB.dtype).mean()}
     if method.modulation is Modulation.ADDITIVE and seen is not None:
-        previous_TB = torch.cat([batch.previous_action_B.long().unsqueeze(0), batch.action_TB[:-1].long()])
-        r_ta_TB = modulation(seen.scores_TBA, previous_TB.masked_fill(batch.start_TB[:-1], -1))
+        r_ta_TB = modulation(seen.scores_TBA, _previous_action(batch)[:-1])
         stats["r_ta"] = r_ta_TB.mean()
     lambda_ = settings.lambda_ if method.lambda_ is None else method.lambda_
     r_i_TB = intrinsic_reward(r_ep_TB, r_ta_TB, lambda_)

@@ -12,7 +12,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from leco.rpc.channel import open_channel
-from leco.rpc.counting import CodeBatch, HashCountClient
+from leco.rpc.counting import SERVICE, CodeBatch, HashCountClient
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
 from leco.rpc.server import RpcServer
 from leco.v1 import hash_count_pb2_grpc
@@ -21,7 +21,7 @@ from services.hashcount.address import parse_address
 from services.hashcount.memory import MemoryStore
 from services.hashcount.metrics import HashCountMetrics
 from services.hashcount.redis_store import RedisStore
-from services.hashcount.servicer import SERVICE, HashCountServicer
+from services.hashcount.servicer import HashCountServicer
 from services.hashcount.store import Status, Store
 from services.hashcount.topology import connect
 

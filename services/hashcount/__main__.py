@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
+from leco.rpc.counting import SERVICE
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
 from leco.rpc.server import RpcServer, wait_for_signal
 from leco.telemetry import configure_logging, serve_metrics
@@ -18,7 +19,7 @@ from services.hashcount.config import Settings, read_settings
 from services.hashcount.memory import MemoryStore
 from services.hashcount.metrics import HashCountMetrics
 from services.hashcount.redis_store import RedisStore
-from services.hashcount.servicer import SERVICE, HashCountServicer
+from services.hashcount.servicer import HashCountServicer
 from services.hashcount.store import Store, StoreUnavailableError
 from services.hashcount.topology import connect
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from services.hashcount.metrics import HashCountMetrics
     from services.hashcount.store import Store
 
-SERVICE = hash_count_pb2.DESCRIPTOR.services_by_name["HashCountService"].full_name
 MAX_EPISODES = 4096
 MAX_BATCH_CODES = 65_535
 MAX_CODES = 524_288

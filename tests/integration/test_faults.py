@@ -23,8 +23,7 @@ from redis_servers import HOST, Proxy, RedisClusterServers, RedisServer
 from service_process import ServiceProcess, until
 
 from leco.rpc.channel import open_channel
-from leco.rpc.counting import HashCountClient
-from services.hashcount.servicer import SERVICE
+from leco.rpc.counting import SERVICE, HashCountClient
 from services.hashcount.store import Status, StoreUnavailableError
 
 if TYPE_CHECKING:

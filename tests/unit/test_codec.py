@@ -1,5 +1,4 @@
 import itertools
-import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from peak import peak_bytes
 
 from leco.rpc.codec import (
     CodecError,
@@ -495,16 +495,6 @@ def test_damaged_missing_and_moved_messages_never_give_other_parameters(data: st
         assert list(result.tensors) == list(truth.tensors)
         for name, tensor in truth.tensors.items():
             np.testing.assert_array_equal(result.tensors[name], tensor, strict=True)
-
-
-def peak_bytes(action: Callable[[], object]) -> int:
-    tracemalloc.start()
-    try:
-        result = action()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-        del result
 
 
 def test_receiving_holds_one_buffer_and_one_chunk() -> None:

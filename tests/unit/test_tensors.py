@@ -1,6 +1,5 @@
 import math
 import struct
-import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from peak import peak_bytes
 
 from leco.rpc.tensors import CodecError, layout, pack, tensors_from_message, tensors_to_message, unpack
 from leco.v1.tensor_pb2 import DataType, Tensors, TensorSpec
@@ -298,16 +298,6 @@ def test_views_of_a_message_lie_where_the_layout_puts_them_in_one_buffer() -> No
     message = tensors_to_message({"x": np.zeros(5, np.uint8), "y": np.ones((2, 3)), "s": np.array(4, np.int32)})
     x, y, s = (array.__array_interface__["data"][0] for array in tensors_from_message(message).values())
     assert (y - x, s - x) == (8, 56)
-
-
-def peak_bytes(action: Callable[[], object]) -> int:
-    tracemalloc.start()
-    try:
-        result = action()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-        del result
 
 
 def test_packing_and_unpacking_hold_one_copy_of_the_payload() -> None:
