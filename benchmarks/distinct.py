@@ -28,13 +28,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from leco.algo.dedup import distinct
+from leco.algo.losses import reconstruction_loss
 from leco.nets.intrinsic import Intrinsic, minigrid_intrinsic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch import Tensor
 
 DATA = Path(__file__).parent / "data" / "keycorridor_s4r3_16x96.npz"
 
@@ -49,14 +51,13 @@ def main() -> None:
     with np.load(DATA) as data:
         observation_N = torch.from_numpy(data["observation_BT"]).flatten(0, 1)
     net = minigrid_intrinsic(actions=7)
-    once_N = torch.ones(len(observation_N))
 
     def on_all() -> None:
-        step(net, observation_N, None, once_N)
+        step(net, observation_N, None)
 
     def on_distinct() -> None:
         found = distinct(observation_N)
-        step(net, found.observation_UO, found.multiplicity_U, found.multiplicity_U)
+        step(net, found.observation_UO, found.multiplicity_U)
 
     for function in (on_all, on_distinct):  # the first call compiles kernels
         function()
@@ -73,19 +74,13 @@ def main() -> None:
     )
 
 
-def step(net: Intrinsic, observation_N: Tensor, weight_N: Tensor | None, count_N: Tensor) -> None:
+def step(net: Intrinsic, observation_N: Tensor, weight_N: Tensor | None) -> None:
     """One training step but for the optimiser's; every loss is a mean over all observations."""
     net.zero_grad()
-    z_NDHW = net.encode(observation_N, weight_N)
-    flat_MD = z_NDHW.detach().permute(0, 2, 3, 1).flatten(0, 2)
-    code_M = torch.cdist(flat_MD, net.codebook.detach()).argmin(1)
-    quantised_NDHW = net.codebook[code_M].reshape(len(z_NDHW), *net.size, -1).permute(0, 3, 1, 2)
-    image = net.decode(z_NDHW + (quantised_NDHW - z_NDHW).detach(), weight_N)
-    share_N = count_N / count_N.sum()
-    loss = share_N @ (image - net.target(observation_N)).square().flatten(1).mean(1)
-    loss = loss + share_N @ (quantised_NDHW - z_NDHW.detach()).square().flatten(1).mean(1)
-    loss = loss + share_N @ (z_NDHW - quantised_NDHW.detach()).square().flatten(1).mean(1)
-    loss.backward()  # type: ignore[no-untyped-call]
+    z_NDHW, loss = net.bottleneck(net.encode(observation_N, weight_N), weight_N)
+    picture = net.decode(z_NDHW, weight_N)
+    loss = loss + reconstruction_loss(picture, net.target(observation_N), weight_N)
+    loss.backward()
 
 
 def seconds(function: Callable[[], object]) -> float:

@@ -58,6 +58,11 @@ class Method:
     lambda_: float | None = None
 
     @property
+    def learns_hash(self) -> bool:
+        """Whether the hash is a network, which the modulator then shares."""
+        return self.hash in (Hash.VQ, Hash.AE_LSH)
+
+    @property
     def counts(self) -> bool:
         """Whether actors must have their observations counted."""
         return self.hash is not Hash.NONE and self.novelty is not Novelty.NONE
@@ -70,7 +75,7 @@ _ROWS = (
     Method("vq-only", Hash.VQ, Novelty.COUNT, Modulation.NONE, lambda_=0.0),
     Method("leco", Hash.VQ, Novelty.COUNT, Modulation.ADDITIVE),
     Method("leco-ae-lsh", Hash.AE_LSH, Novelty.COUNT, Modulation.ADDITIVE),
-    Method("leco-naive", Hash.VQ, Novelty.COUNT, Modulation.REPLACING),
+    Method("leco-naive", Hash.VQ, Novelty.COUNT, Modulation.REPLACING, lambda_=1.0),
     Method("lirpg", Hash.VQ, Novelty.NONE, Modulation.ADDITIVE, lambda_=1.0),
 )
 METHODS = {row.name: row for row in _ROWS}

@@ -50,6 +50,7 @@ class Settings:
 
     inner_loss  what the modulator is told that the policy descends: only the policy-gradient term, as published, or the
                 whole loss, for which the policy's real step serves
+    decoded     how many observations of a batch the decoder learns from, drawn by how often each occurs; None for all
     """
 
     gamma: float = 0.99
@@ -61,6 +62,7 @@ class Settings:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
     inner_loss: Literal["policy-gradient", "whole"] = "policy-gradient"
+    decoded: int | None = None
 
 
 class Networks(NamedTuple):

@@ -5,13 +5,13 @@ what the policy learns from and for the task's own rewards; the policy's step; h
 intrinsic module's step.
 
     T     actions in an unroll          B  unrolls in a batch       A  number of actions
-    N     (T + 1) B observations        U  distinct ones of them    O... shape of one observation
+    N     (T + 1) B observations        U  distinct ones of them
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -19,21 +19,22 @@ from torch.func import functional_call
 
 from leco.algo.adam import adam, adam_sensitivity
 from leco.algo.bonus import episodic_bonus, intrinsic_reward, modulation, total_reward
-from leco.algo.dedup import distinct, expand
-from leco.algo.losses import entropy, log_prob, policy_gradient_loss, reconstruction_loss, value_loss
+from leco.algo.dedup import distinct
+from leco.algo.losses import entropy, log_prob, policy_gradient_loss, value_loss
 from leco.algo.meta import reward_weights
-from leco.algo.quantize import quantize
 from leco.algo.vtrace import vtrace
-from leco.methods import Method, Modulation, Novelty
+from leco.methods import Method, Novelty
+from leco.seeing import Chance, see
 from leco.training import Batch, Named, Networks, Settings, State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from leco.algo.adam import AdamState
-    from leco.algo.meta import RewardWeights
+    from leco.algo.dedup import Distinct
+    from leco.algo.meta import Forward, RewardWeights
     from leco.algo.vtrace import VTrace
-    from leco.nets.intrinsic import Intrinsic
+    from leco.seeing import Seen
 
 
 def update(
@@ -45,11 +46,17 @@ def update(
         The state after it, and what to plot.
     """
     policy, intrinsic, running = _leaves(state.policy), _leaves(state.intrinsic), _copies(state.running)
-    logits_TBA, value_TB = _act(networks.policy, policy, batch)
+    unique = distinct(batch.observation_TBO.flatten(0, 1))
+    logits_TBA, value_TB = _act(networks.policy, policy, batch, unique)
     log_pi_TB = log_prob(logits_TBA, batch.action_TB)
-    seen = _see(networks.intrinsic, {**intrinsic, **running}, batch) if networks.intrinsic is not None else None
 
-    reward_TB, stats = _reward(seen, batch, method, settings)
+    r_ep_TB, stats = _novelty(batch, method)
+    seen = None
+    if networks.intrinsic is not None:
+        chance = Chance(settings.decoded, state.updates)
+        tensors = {**intrinsic, **running}
+        seen = see(networks.intrinsic, tensors, batch, unique, method, r_ep_TB=r_ep_TB, chance=chance)
+    reward_TB, parts = _reward(seen, r_ep_TB, batch, method, settings)
     trace = partial(
         _trace,
         log_rho_TB=(log_pi_TB - log_prob(batch.behaviour_logits_TBA, batch.action_TB)).detach(),
@@ -62,26 +69,26 @@ def update(
     )
     critic_loss = value_loss(value_TB=value_TB[:-1], target_TB=learned.target_TB)
     uncertainty = entropy(logits_TBA)
-    modulated = seen is not None and method.modulation is Modulation.ADDITIVE
+    modulated = seen is not None and seen.scores_TBA is not None
     virtual = modulated and settings.inner_loss == "policy-gradient"
     gradients = _gradients(gradient_loss + critic_loss - settings.entropy * uncertainty, policy, keep=virtual)
     policy_step = partial(adam, learning_rate=settings.policy_learning_rate, betas=settings.betas, eps=settings.eps)
     new_policy, policy_adam = policy_step(policy, gradients, state.policy_adam)
-    stats |= {"policy_gradient_loss": gradient_loss, "value_loss": critic_loss, "entropy": uncertainty}
+    stats |= parts | {"policy_gradient_loss": gradient_loss, "value_loss": critic_loss, "entropy": uncertainty}
+    stats["distinct_share"] = (unique.multiplicity_U > 0).sum() / len(unique.index_N)
 
     new_intrinsic, intrinsic_adam = state.intrinsic, state.intrinsic_adam
     if seen is not None:
         loss = seen.hash_loss
-        if modulated:
+        if seen.value_TB is not None:
             inner = (gradients, new_policy, policy_adam)
             if virtual:
                 alone = _gradients(gradient_loss, policy, keep=False)
                 inner = (alone, *policy_step(policy, alone, state.policy_adam))
             own = trace(batch.reward_TB, seen.value_TB)  # V^e: the task's own rewards
             own_loss = value_loss(value_TB=seen.value_TB[:-1], target_TB=own.target_TB)
-            answer = _answer(
-                networks.policy, policy, inner, batch, settings, log_pi_TB, learned.rho_TB, own.advantage_TB
-            )
+            forward = partial(_judged, networks.policy, batch, unique)
+            answer = _answer(forward, policy, inner, batch, settings, log_pi_TB, learned.rho_TB, own.advantage_TB)
             outer = (answer.advantage_TB * learned.advantage_TB).sum()
             if not virtual:
                 outer = outer + (answer.target_TB * learned.target_TB).sum()
@@ -95,24 +102,25 @@ def update(
             betas=settings.betas,
             eps=settings.eps,
         )
-        stats |= {"hash_loss": seen.hash_loss, "distinct_share": seen.distinct_share}
+        stats["hash_loss"] = seen.hash_loss
     after = State(new_policy, policy_adam, new_intrinsic, intrinsic_adam, running, state.updates + 1)
     return after, {name: value.item() for name, value in stats.items()}
 
 
-def _act(network: nn.Module, policy: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
+def _act(network: nn.Module, policy: Mapping[str, Tensor], batch: Batch, unique: Distinct) -> tuple[Tensor, Tensor]:
     """What the policy with these parameters says: logits of the T actions, values of all T+1 observations."""
     previous_reward_TB = torch.cat([batch.previous_reward_B.unsqueeze(0), batch.reward_TB])
     output = functional_call(
         network,
         dict(policy),
         (
-            batch.observation_TBO,
+            unique.observation_UO,
             batch.start_TB,
             _previous_action(batch),
             previous_reward_TB.masked_fill(batch.start_TB, 0.0),
             batch.core_state,
         ),
+        {"index_TB": unique.index_N.view(batch.start_TB.shape)},
     )
     return output.logits_TBA[:-1], output.value_TB
 
@@ -123,68 +131,29 @@ def _previous_action(batch: Batch) -> Tensor:
     return action_TB.masked_fill(batch.start_TB, -1)
 
 
-class Seen(NamedTuple):
-    """What the intrinsic module says of a batch.
-
-    hash_loss       reconstruction, codebook and commitment
-    value_TB        V^e of all T+1 observations
-    scores_TBA      f_ta(z_e[t], a[t])
-    distinct_share  distinct observations of all
-    """
-
-    hash_loss: Tensor
-    value_TB: Tensor
-    scores_TBA: Tensor
-    distinct_share: Tensor
+def _novelty(batch: Batch, method: Method) -> tuple[Tensor, dict[str, Tensor]]:
+    """r_ep, zero for a method that asks for none; and what to plot of it."""
+    if method.novelty is Novelty.NONE:
+        return torch.zeros_like(batch.reward_TB), {}
+    if batch.count_TB is None:
+        raise ValueError(f"method {method.name!r} needs counts, and this batch has none")
+    r_ep_TB = episodic_bonus(batch.count_TB, batch.reward_TB.dtype)
+    return r_ep_TB, {"r_ep": r_ep_TB.mean(), "new_code_share": (batch.count_TB == 1).to(r_ep_TB.dtype).mean()}
 
 
-class _View(nn.Module):
-    """The intrinsic module as one function of a batch, since `functional_call` calls `forward` alone."""
-
-    def __init__(self, net: Intrinsic) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, batch: Batch) -> Seen:
-        shape_TB = batch.start_TB.shape
-        observation_UO, times_U, index_N = distinct(batch.observation_TBO.flatten(0, 1))
-        z_UDHW = self.net.encode(observation_UO, times_U)
-        coded = quantize(z_UDHW, self.net.codebook, times_U)
-        picture = self.net.decode(coded.z_q_NDHW, times_U)
-        reconstruction = reconstruction_loss(picture, self.net.target(observation_UO), times_U)
-        z_UF = z_UDHW.flatten(1)
-        acting = batch.action_TB.numel()  # the last observations only bootstrap
-        scores_NA = self.net.modulate(z_UF, batch.action_TB.flatten(), index_N[:acting])
-        return Seen(
-            hash_loss=reconstruction + coded.codebook_term + coded.commitment_term,
-            value_TB=expand(self.net.value(z_UF), index_N).view(shape_TB),
-            scores_TBA=scores_NA.view(*batch.action_TB.shape, -1),
-            distinct_share=(times_U > 0).sum() / len(index_N),
-        )
-
-
-def _see(net: Intrinsic, tensors: Named, batch: Batch) -> Seen:
-    seen: Seen = functional_call(_View(net).train(), {f"net.{name}": t for name, t in tensors.items()}, (batch,))
-    return seen
-
-
-def _reward(seen: Seen | None, batch: Batch, method: Method, settings: Settings) -> tuple[Tensor, dict[str, Tensor]]:
+def _reward(
+    seen: Seen | None, r_ep_TB: Tensor, batch: Batch, method: Method, settings: Settings
+) -> tuple[Tensor, dict[str, Tensor]]:
     """r = r_e + alpha r_i, differentiable with respect to the modulator; and its parts, to plot."""
-    r_e_TB = batch.reward_TB
-    stats = {"r_e": r_e_TB.mean()}
-    r_ep_TB = r_ta_TB = torch.zeros_like(r_e_TB)
-    if method.novelty is Novelty.COUNT:
-        if batch.count_TB is None:
-            raise ValueError(f"method {method.name!r} needs counts, and this batch has none")
-        r_ep_TB = episodic_bonus(batch.count_TB, r_e_TB.dtype)
-        stats |= {"r_ep": r_ep_TB.mean(), "new_code_share": (batch.count_TB == 1).to(r_e_TB.dtype).mean()}
-    if method.modulation is Modulation.ADDITIVE and seen is not None:
+    stats = {"r_e": batch.reward_TB.mean()}
+    r_ta_TB = torch.zeros_like(r_ep_TB)
+    if seen is not None and seen.scores_TBA is not None:
         r_ta_TB = modulation(seen.scores_TBA, _previous_action(batch)[:-1])
         stats["r_ta"] = r_ta_TB.mean()
     lambda_ = settings.lambda_ if method.lambda_ is None else method.lambda_
     r_i_TB = intrinsic_reward(r_ep_TB, r_ta_TB, lambda_)
     stats["r_i"] = r_i_TB.mean()
-    return total_reward(r_e_TB, r_i_TB, settings.alpha), stats
+    return total_reward(batch.reward_TB, r_i_TB, settings.alpha), stats
 
 
 def _trace(reward_TB: Tensor, value_TB: Tensor, *, log_rho_TB: Tensor, discount_TB: Tensor) -> VTrace:
@@ -197,8 +166,14 @@ def _trace(reward_TB: Tensor, value_TB: Tensor, *, log_rho_TB: Tensor, discount_
     )
 
 
+def _judged(network: nn.Module, batch: Batch, unique: Distinct, policy: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Logits and values of the T actions."""
+    logits_TBA, value_TB = _act(network, policy, batch, unique)
+    return logits_TBA, value_TB[:-1]
+
+
 def _answer(
-    network: nn.Module,
+    forward: Forward,
     policy: Named,
     inner: tuple[Named, Named, AdamState],
     batch: Batch,
@@ -208,11 +183,6 @@ def _answer(
     """How the task's own objective, after the policy's step, answers to each advantage and target of the inner loss."""
     gradients, after, adam_after = inner
     log_pi_TB, rho_TB, advantage_e_TB = advantages
-
-    def forward(parameters: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        logits_TBA, value_TB = _act(network, parameters, batch)
-        return logits_TBA, value_TB[:-1]
-
     return reward_weights(
         forward,
         policy,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from leco.nets.intrinsic import minigrid_intrinsic
+from leco.methods import find_method
 from leco.nets.policy import MiniGridPolicy
+from leco.networks import build
 from leco.training import Batch, Networks
 
 T, B, A = 6, 3, 7
 
 
-def networks(*, intrinsic: bool = True) -> Networks:
+def networks(method: str = "leco") -> Networks:
     torch.manual_seed(0)
-    return Networks(MiniGridPolicy(A).double(), minigrid_intrinsic(A).double() if intrinsic else None)
+    policy, intrinsic = build(find_method(method), (7, 7, 3), A)
+    return Networks(policy.double(), None if intrinsic is None else intrinsic.double())
 
 
 def make_batch(seed: int = 1) -> Batch:

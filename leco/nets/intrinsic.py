@@ -1,4 +1,4 @@
-"""The intrinsic module: one encoder that serves the hash (VQ-VAE), the modulator f_ta and the extrinsic value V^e.
+"""The intrinsic module: one encoder that serves the hash (VQ or AE-LSH), the modulator f_ta and the extrinsic value V^e.
 
 Nothing is detached here: the gradients of all three reach the encoder.
 
@@ -9,7 +9,6 @@ Shapes:
     D     width of a code vector
     H, W  height and width of z_e
     F     D H W, all of z_e in one row
-    K     codes in the codebook
     A     actions of the task
 """
 
@@ -20,39 +19,53 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from leco.nets.autoencoder import Chain, Decoder, Scale, dmlab_autoencoder, minigrid_autoencoder
+from leco.nets.bottleneck import Bits, Codebook
 
 WIDTH = 64  # D
 HIDDEN = 512
 
 
 class Intrinsic(nn.Module):
-    """Encoder, codebook, decoder, modulator and value head; `minigrid_intrinsic` and `dmlab_intrinsic` make them.
+    """Encoder, bottleneck, decoder, modulator and value head; `minigrid_intrinsic` and `dmlab_intrinsic` make them.
 
     Args:
         scale: Turns observations into images.
-        autoencoder: Image -> z_e, and z_q -> image.
+        autoencoder: Image -> z_e, and what passed the bottleneck -> image.
+        bottleneck: Between the two.
         size: Height and width of z_e.
-        codes: K.
         actions: A.
-
-    Attributes:
-        codebook: [K, D], at first uniform in (-1/K, 1/K).
-        size: Height and width of z_e.
+        told_novelty: Whether the modulator is told r_ep.
     """
 
     def __init__(
-        self, scale: Scale, autoencoder: tuple[Chain, Decoder], size: tuple[int, int], *, codes: int, actions: int
+        self,
+        scale: Scale,
+        autoencoder: tuple[Chain, Decoder],
+        bottleneck: Codebook | Bits,
+        size: tuple[int, int],
+        *,
+        actions: int,
+        told_novelty: bool = False,
     ) -> None:
         super().__init__()
         self.size = size
         self.scale = scale
         self.encoder, self.decoder = autoencoder
-        self.codebook = nn.Parameter(torch.empty(codes, WIDTH).uniform_(-1 / codes, 1 / codes))
+        self.bottleneck = bottleneck
         self._features = WIDTH * size[0] * size[1]
         self._actions = actions
+        self._told_novelty = told_novelty
         self.modulator_in = nn.Linear(self._features, HIDDEN)
-        self.modulator_out = nn.Linear(HIDDEN + actions, actions)
+        self.modulator_out = nn.Linear(HIDDEN + actions + told_novelty, actions)
         self.value_head = nn.Sequential(nn.Linear(self._features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
+
+    def code(self, observation_NO: Tensor) -> Tensor:
+        """The code of each observation: uint8 [N, bottleneck.code_width].
+
+        In evaluation mode (`eval()`) it depends on nothing else in the batch, as actors need it.
+        """
+        code_N: Tensor = self.bottleneck.code(self.encode(observation_NO))
+        return code_N
 
     def encode(self, observation_NO: Tensor, weight_N: Tensor | None = None) -> Tensor:
         """z_e, before quantisation.
@@ -71,7 +84,7 @@ class Intrinsic(nn.Module):
         """The reconstruction of `target`, in (-1, 1).
 
         Args:
-            z_NDHW: [N, D, H, W], quantised.
+            z_NDHW: [N, D, H, W], from the bottleneck.
             weight_N: [N], as for `encode`.
 
         Returns:
@@ -89,7 +102,9 @@ class Intrinsic(nn.Module):
         image: Tensor = self.scale(observation_NO)
         return image
 
-    def modulate(self, z_UF: Tensor, action_N: Tensor, index_N: Tensor | None = None) -> Tensor:
+    def modulate(
+        self, z_UF: Tensor, action_N: Tensor, index_N: Tensor | None = None, novelty_N: Tensor | None = None
+    ) -> Tensor:
         """f_ta(z_e[t], a[t]), to be indexed by a[t-1].
 
         The first layer sees the observation alone, so it runs once for each distinct one.
@@ -98,18 +113,23 @@ class Intrinsic(nn.Module):
             z_UF: [U, F], z_e of distinct observations, with everything but U flattened.
             action_N: [N], the actions a[t], integers.
             index_N: [N], which row of z each action was taken from; without it, each from its own.
+            novelty_N: [N], r_ep, for a modulator that is told it and for no other.
 
         Returns:
             [N, A], the scores before tanh.
         """
         self._check_features(z_UF)
+        if (novelty_N is not None) != self._told_novelty:
+            raise ValueError(f"this modulator is {'' if self._told_novelty else 'not '}told the novelty")
         hidden = functional.relu(self.modulator_in(z_UF))
         if index_N is not None:
             hidden = hidden.index_select(0, index_N)
         if action_N.shape != hidden.shape[:1]:
             raise ValueError(f"actions must have shape [{len(hidden)}], one a row of z, not {list(action_N.shape)}")
-        chosen_NA = functional.one_hot(action_N.long(), self._actions).to(hidden.dtype)
-        scores_NA: Tensor = self.modulator_out(torch.cat([hidden, chosen_NA], 1))
+        told = [hidden, functional.one_hot(action_N.long(), self._actions).to(hidden.dtype)]
+        if novelty_N is not None:
+            told.append(novelty_N.unsqueeze(1))
+        scores_NA: Tensor = self.modulator_out(torch.cat(told, 1))
         return scores_NA
 
     def value(self, z_NF: Tensor) -> Tensor:
@@ -123,13 +143,24 @@ class Intrinsic(nn.Module):
             raise ValueError(f"z must have shape [N, {self._features}], not {list(z_NF.shape)}")
 
 
-def minigrid_intrinsic(actions: int, codes: int = 8) -> Intrinsic:
-    """For views of 7 x 7 x (object, colour, state); z_e is 64 x 3 x 3."""
+def minigrid_intrinsic(actions: int, codes: int = 8, *, bits: bool = False, told_novelty: bool = False) -> Intrinsic:
+    """For views of 7 x 7 x (object, colour, state); z_e is 64 x 3 x 3.
+
+    Args:
+        actions: A.
+        codes: In the codebook, for VQ.
+        bits: Whether the hash is AE-LSH (256 units, 25 bits) instead of VQ.
+        told_novelty: Whether the modulator is told r_ep.
+    """
+    size = (3, 3)
+    bottleneck = Bits(256, 25, WIDTH, size) if bits else Codebook(codes, WIDTH, size)
     scale = Scale((7, 7, 3), (10.0, 5.0, 2.0), (12, 12))
-    return Intrinsic(scale, minigrid_autoencoder(WIDTH), (3, 3), codes=codes, actions=actions)
+    return Intrinsic(scale, minigrid_autoencoder(WIDTH), bottleneck, size, actions=actions, told_novelty=told_novelty)
 
 
-def dmlab_intrinsic(actions: int, codes: int = 24) -> Intrinsic:
-    """For pictures of 72 x 96 x RGB; z_e is 64 x 2 x 3."""
+def dmlab_intrinsic(actions: int, codes: int = 24, *, bits: bool = False, told_novelty: bool = False) -> Intrinsic:
+    """For pictures of 72 x 96 x RGB; z_e is 64 x 2 x 3. AE-LSH has 512 units and 62 bits; the rest as for MiniGrid."""
+    size = (2, 3)
+    bottleneck = Bits(512, 62, WIDTH, size) if bits else Codebook(codes, WIDTH, size)
     scale = Scale((72, 96, 3), (255.0, 255.0, 255.0), (64, 96))
-    return Intrinsic(scale, dmlab_autoencoder(WIDTH), (2, 3), codes=codes, actions=actions)
+    return Intrinsic(scale, dmlab_autoencoder(WIDTH), bottleneck, size, actions=actions, told_novelty=told_novelty)

@@ -51,35 +51,44 @@ class _Policy(nn.Module):
         previous_action_TB: Tensor,
         previous_reward_TB: Tensor,
         state: Tensor,
+        *,
+        index_TB: Tensor | None = None,
     ) -> PolicyOutput:
         """Follows T steps from `state`.
 
         observation: integers [T, B, height, width, 3]. start_TB: true where an episode starts; the state is zeroed
         there. previous_action_TB: integers, -1 where there was none. previous_reward_TB: the reward it earned.
+        index_TB: with it, observation is [U, height, width, 3], each distinct one once, and index_TB says which of them
+        each step saw: what depends on the observation alone is then computed U and not T x B times.
         """
-        if observation.dim() != 5 or observation.shape[2:] != self.image:
-            height, width, channels = self.image
-            raise ValueError(
-                f"observation has shape {list(observation.shape)}; expected [T, B, {height}, {width}, {channels}]"
-            )
-        steps_TB = observation.shape[:2]
-        for name, tensor in (
-            ("start_TB", start_TB),
-            ("previous_action_TB", previous_action_TB),
-            ("previous_reward_TB", previous_reward_TB),
-        ):
-            if tensor.shape != steps_TB:
-                raise ValueError(
-                    f"{name} has shape {list(tensor.shape)}; expected {list(steps_TB)}, as the observation"
-                )
-        image_NCHW = observation.flatten(0, 1).permute(0, 3, 1, 2).to(self.value_head.weight.dtype)
-        core_TBF = self.encoder(image_NCHW).unflatten(0, steps_TB)
-        if self.feeds_back:
-            choices_A = torch.arange(self.actions, device=core_TBF.device)
-            action_TBA = previous_action_TB.unsqueeze(2) == choices_A  # nowhere true for -1
-            core_TBF = torch.cat([core_TBF, action_TBA.to(core_TBF), previous_reward_TB.unsqueeze(2).to(core_TBF)], 2)
-        core_TBH, state = self.core(core_TBF, start_TB, state)
+        self._check(observation, index_TB, start_TB, previous_action_TB, previous_reward_TB)
+        image_NCHW = observation.reshape(-1, *self.image).permute(0, 3, 1, 2).to(self.value_head.weight.dtype)
+        feature_NF = self.encoder(image_NCHW)
+        if not self.feeds_back and index_TB is not None:
+            core_TBH, state = self.core(feature_NF, start_TB, state, index_TB)
+        else:
+            if index_TB is not None:
+                feature_NF = feature_NF.index_select(0, index_TB.flatten())
+            core_TBF = feature_NF.view(*start_TB.shape, -1)
+            if self.feeds_back:
+                choices_A = torch.arange(self.actions, device=core_TBF.device)
+                action_TBA = previous_action_TB.unsqueeze(2) == choices_A  # nowhere true for -1
+                beside = (action_TBA.to(core_TBF), previous_reward_TB.unsqueeze(2).to(core_TBF))
+                core_TBF = torch.cat([core_TBF, *beside], 2)
+            core_TBH, state = self.core(core_TBF, start_TB, state)
         return PolicyOutput(self.policy_head(core_TBH), self.value_head(core_TBH).squeeze(2), state)
+
+    def _check(self, observation: Tensor, index_TB: Tensor | None, start_TB: Tensor, *others_TB: Tensor) -> None:
+        axes = ("T", "B") if index_TB is None else ("U",)
+        if observation.dim() != len(axes) + 3 or observation.shape[-3:] != self.image:
+            expected = ", ".join((*axes, *map(str, self.image)))
+            raise ValueError(f"observation has shape {list(observation.shape)}; expected [{expected}]")
+        steps_TB = observation.shape[:2] if index_TB is None else index_TB.shape
+        names = ("start_TB", "previous_action_TB", "previous_reward_TB")
+        for name, tensor in zip(names, (start_TB, *others_TB), strict=True):
+            if tensor.shape != steps_TB:
+                like = "the observation" if index_TB is None else "index_TB"
+                raise ValueError(f"{name} has shape {list(tensor.shape)}; expected {list(steps_TB)}, as {like}")
 
 
 class MiniGridPolicy(_Policy):

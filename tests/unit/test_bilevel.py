@@ -16,11 +16,13 @@ from torch.func import functional_call
 from training_case import A, B, T, make_batch, networks
 
 from leco.algo.adam import AdamState
+from leco.algo.dedup import distinct
 from leco.algo.losses import entropy, log_prob, reconstruction_loss
 from leco.algo.quantize import quantize
 from leco.algo.vtrace import vtrace
 from leco.methods import find_method
 from leco.nets import recurrent
+from leco.nets.bottleneck import Bits
 from leco.training import Batch, Networks, Settings, start
 from leco.update import update
 
@@ -51,7 +53,7 @@ def act(policy: nn.Module, parameters: dict[str, Tensor], batch: Batch) -> tuple
     return output.logits_TBA[:-1], output.value_TB
 
 
-def reference(nets: Networks, batch: Batch, adam: AdamState, *, whole: bool) -> dict[str, Tensor]:
+def reference(nets: Networks, batch: Batch, adam: AdamState, method: str, *, whole: bool) -> dict[str, Tensor]:
     net = nets.intrinsic
     assert net is not None
     assert batch.count_TB is not None
@@ -61,8 +63,9 @@ def reference(nets: Networks, batch: Batch, adam: AdamState, *, whole: bool) -> 
     log_rho = (log_pi - log_prob(batch.behaviour_logits_TBA, batch.action_TB)).detach()
     discount = 0.99 * (~batch.start_TB[1:]).double()
 
-    hash_loss, value_e, r_ta = look(net, batch)
-    reward = batch.reward_TB + 0.7 * (0.5 / batch.count_TB.double().sqrt() + 0.5 * r_ta)
+    r_ep = 1 / batch.count_TB.double().sqrt()
+    hash_loss, value_e, r_ta = look(net, batch, r_ep if method == "leco-naive" else None)
+    reward = batch.reward_TB + 0.7 * (r_ta if method == "leco-naive" else 0.5 * r_ep + 0.5 * r_ta)
     trace = partial(vtrace, log_rho_TB=log_rho, discount_TB=discount)
     learned = trace(reward_TB=reward, value_TB=value[:-1], bootstrap_B=value[-1])
     own = trace(reward_TB=batch.reward_TB, value_TB=value_e[:-1], bootstrap_B=value_e[-1])
@@ -85,27 +88,38 @@ def reference(nets: Networks, batch: Batch, adam: AdamState, *, whole: bool) -> 
     return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
 
 
-def look(net: Intrinsic, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """Hash loss, V^e and r_ta, from every observation."""
+def look(net: Intrinsic, batch: Batch, told: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Hash loss, V^e and r_ta, from every observation. `told`: r_ep, to a modulator that does not train the encoder."""
     observation = batch.observation_TBO.flatten(0, 1)
     z = net.train().encode(observation)
-    coded = quantize(z, net.codebook)
-    hash_loss = reconstruction_loss(net.decode(coded.z_q_NDHW), net.target(observation))
+    if isinstance(net.bottleneck, Bits):
+        b = torch.sigmoid(net.bottleneck.narrow(z.flatten(1)))
+        unique = distinct(observation)
+        noise = torch.rand(len(unique.observation_UO), 256, dtype=b.dtype, generator=torch.Generator().manual_seed(0))
+        picture = net.decode(net.bottleneck.widen(b + 0.6 * noise[unique.index_N] - 0.3).view(z.shape))
+        extra = 10 * torch.minimum(b * b, (1 - b) ** 2).mean()
+    else:
+        coded = quantize(z, net.bottleneck.vectors)
+        picture, extra = net.decode(coded.z_q_NDHW), coded.codebook_term + coded.commitment_term
+    hash_loss = reconstruction_loss(picture, net.target(observation)) + extra
     z = z.flatten(1)
-    scores = net.modulate(z[: T * B], batch.action_TB.flatten()).view(T, B, A)
+    judged = z[: T * B] if told is None else z[: T * B].detach()
+    scores = net.modulate(judged, batch.action_TB.flatten(), novelty_N=None if told is None else told.flatten())
+    scores = scores.view(T, B, A)
     r_ta = []
     for t in range(T):
         previous = batch.previous_action_B if t == 0 else batch.action_TB[t - 1]
         row = scores[t].gather(1, previous.clamp(min=0)[:, None])[:, 0].tanh()
         r_ta.append(torch.where(batch.start_TB[t], torch.zeros_like(row), row))
-    return hash_loss + coded.codebook_term + coded.commitment_term, net.value(z).view(T + 1, B), torch.stack(r_ta)
+    return hash_loss, net.value(z).view(T + 1, B), torch.stack(r_ta)
 
 
 @pytest.mark.parametrize("inner_loss", ["policy-gradient", "whole"])
+@pytest.mark.parametrize("name", ["leco", "leco-ae-lsh", "leco-naive"])
 def test_update_equals_double_backpropagation(
-    monkeypatch: pytest.MonkeyPatch, inner_loss: Literal["policy-gradient", "whole"]
+    monkeypatch: pytest.MonkeyPatch, name: str, inner_loss: Literal["policy-gradient", "whole"]
 ) -> None:
-    nets, batch = networks(), make_batch(3)
+    nets, batch = networks(name), make_batch(3)
     assert batch.start_TB[1:-1].any(), "an episode begins inside the unroll"
     generator = torch.Generator().manual_seed(4)
     state = start(nets)
@@ -116,11 +130,11 @@ def test_update_equals_double_backpropagation(
         steps=3,
     )
     settings = Settings(**{f: getattr(SETTINGS, f) for f in SETTINGS.__slots__} | {"inner_loss": inner_loss})
-    after, _ = update(nets, state._replace(policy_adam=adam), batch, find_method("leco"), settings)
+    after, _ = update(nets, state._replace(policy_adam=adam), batch, find_method(name), settings)
 
     monkeypatch.setattr(recurrent, "unroll", plain_unroll)
-    expected = reference(nets, batch, adam, whole=inner_loss == "whole")
-    for name, gradient in expected.items():
-        found = after.intrinsic_adam.mean[name] / (1 - 0.9)  # Adam's first mean is the gradient
-        assert (found - gradient).norm() <= 1e-9 * (gradient.norm() + 1e-6), name
+    expected = reference(nets, batch, adam, name, whole=inner_loss == "whole")
+    for key, gradient in expected.items():
+        found = after.intrinsic_adam.mean[key] / (1 - 0.9)  # Adam's first mean is the gradient
+        assert (found - gradient).norm() <= 1e-9 * (gradient.norm() + 1e-6), key
     assert expected["modulator_out.weight"].norm() > 1e-6

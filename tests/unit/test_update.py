@@ -1,4 +1,4 @@
-"""One training step, for the methods that need nothing but counts and a VQ-VAE."""
+"""One training step of every method."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leco.update import update
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VQ_METHODS = ("vq-only", "leco", "lirpg")
+MODULATED = ("leco", "leco-ae-lsh", "leco-naive", "lirpg")
 
 
 def flat(tensors: Mapping[str, Tensor]) -> Tensor:
@@ -30,9 +30,9 @@ def copied(state: State) -> State:
     return copy.deepcopy(state)
 
 
-@pytest.mark.parametrize("name", ["no-int", "dsc", *VQ_METHODS])
+@pytest.mark.parametrize("name", METHODS)
 def test_a_step_moves_what_the_method_trains_and_nothing_else(name: str) -> None:
-    nets, batch = networks(intrinsic=name in VQ_METHODS), make_batch()
+    nets, batch = networks(name), make_batch()
     state = start(nets)
     before = copied(state)
     after, stats = update(nets, state, batch, find_method(name), Settings())
@@ -48,14 +48,20 @@ def test_a_step_moves_what_the_method_trains_and_nothing_else(name: str) -> None
     moved = {key for key, value in after.intrinsic.items() if not torch.equal(value, state.intrinsic[key])}
     modulator = {key for key in state.intrinsic if key.startswith(("modulator", "value_head"))}
     hash_parts = set(state.intrinsic) - modulator
-    assert moved == {"no-int": set(), "dsc": set(), "vq-only": hash_parts}.get(name, hash_parts | modulator)
+    assert moved == (hash_parts | modulator if name in MODULATED else hash_parts)
+    assert bool(moved) == (name not in ("no-int", "dsc"))
+    if name.endswith("ae-lsh"):
+        assert torch.equal(after.running["bottleneck.projection_PF"], state.running["bottleneck.projection_PF"])
 
 
 @pytest.mark.parametrize("inner_loss", ["policy-gradient", "whole"])
-def test_a_step_depends_on_its_inputs_alone(inner_loss: str) -> None:
-    nets, batch, settings = networks(), make_batch(), Settings(inner_loss=inner_loss)  # type: ignore[arg-type]
-    first, first_stats = update(nets, start(nets), batch, find_method("leco"), settings)
-    second, second_stats = update(nets, start(nets), batch, find_method("leco"), settings)
+@pytest.mark.parametrize("name", ["leco", "leco-ae-lsh"])
+def test_a_step_depends_on_its_inputs_alone(name: str, inner_loss: str) -> None:
+    nets, batch = networks(name), make_batch()
+    settings = Settings(inner_loss=inner_loss, decoded=3)  # type: ignore[arg-type]
+    first, first_stats = update(nets, start(nets), batch, find_method(name), settings)
+    torch.manual_seed(99)
+    second, second_stats = update(nets, start(nets), batch, find_method(name), settings)
     assert first_stats == second_stats
     assert torch.equal(flat(first.policy), flat(second.policy))
     assert torch.equal(flat(first.intrinsic), flat(second.intrinsic))
@@ -72,7 +78,7 @@ def test_lambda_0_is_vq_only_and_lambda_1_is_lirpg_for_the_policy() -> None:
 def test_without_a_weight_the_intrinsic_reward_changes_nothing_for_the_policy() -> None:
     nets, batch = networks(), make_batch()
     ours, _ = update(nets, start(nets), batch, find_method("leco"), Settings(alpha=0.0))
-    plain, _ = update(networks(intrinsic=False), start(nets), batch, find_method("no-int"), Settings())
+    plain, _ = update(networks("no-int"), start(nets), batch, find_method("no-int"), Settings())
     assert torch.equal(flat(ours.policy), flat(plain.policy))
 
 
@@ -97,6 +103,50 @@ def test_the_hash_learns_to_reconstruct_a_batch() -> None:
         state, stats = update(nets, state, batch, find_method("vq-only"), settings)
         losses.append(stats["hash_loss"])
     assert losses[-1] < 0.5 * losses[0]
+
+
+def test_ae_lsh_learns_to_reconstruct_a_batch_from_bits() -> None:
+    nets, batch, settings = networks("ae-lsh"), make_batch(), Settings(intrinsic_learning_rate=1e-3)
+    state, losses = start(nets), []
+    for _ in range(40):
+        state, stats = update(nets, state, batch, find_method("ae-lsh"), settings)
+        losses.append(stats["hash_loss"])
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_the_naive_modulator_is_told_the_novelty_and_does_not_train_the_encoder() -> None:
+    """With lambda 1 and nothing else in the loss, LECO's outer loss reaches the encoder and the naive one's does not."""
+    batch, name = make_batch(), "leco-naive"
+    nets = networks(name)
+    counts = batch.count_TB
+    assert counts is not None
+    seldom, _ = update(nets, start(nets), batch, find_method(name), Settings())
+    often, _ = update(nets, start(nets), batch._replace(count_TB=counts * 7), find_method(name), Settings())
+    assert not torch.equal(flat(seldom.policy), flat(often.policy))
+    for method, reaches in (("leco-naive", False), ("lirpg", True)):
+        nets = networks(method)
+        strong, weak = (
+            update(nets, start(nets), batch, find_method(method), Settings(alpha=alpha))[0].intrinsic_adam.mean
+            for alpha in (1.0, 0.5)
+        )
+        differs = {key for key, value in strong.items() if not torch.allclose(value, weak[key], rtol=1e-9, atol=1e-14)}
+        assert {"modulator_in.weight", "modulator_out.weight"} <= differs
+        assert any(key.startswith("encoder") for key in differs) == reaches
+
+
+def test_the_decoder_may_learn_from_a_sample() -> None:
+    """On average over the turns, the sample's gradient is that of all; if all fit in, it is exactly that."""
+    nets, batch, method = networks("vq-only"), make_batch(), find_method("vq-only")
+
+    def gradient(decoded: int | None, turn: int) -> Tensor:
+        after, _ = update(nets, start(nets)._replace(updates=turn), batch, method, Settings(decoded=decoded))
+        return after.intrinsic_adam.mean["decoder.last.bias"]
+
+    whole = gradient(None, 0)
+    assert torch.equal(gradient(1000, 0), whole)
+    some = torch.stack([gradient(3, turn) for turn in range(60)])
+    assert some.std(0).max() > 0.05 * whole.abs().max(), "the draws differ"
+    assert (some.mean(0) - whole).norm() < 0.25 * whole.norm()
 
 
 def test_counts_that_are_missing_are_named() -> None:

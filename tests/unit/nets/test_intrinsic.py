@@ -36,8 +36,9 @@ def dmlab_pictures(n: int, different: int) -> Tensor:
 
 def nearest(net: Intrinsic, z_NDHW: Tensor) -> Tensor:
     """The codes [N, H W]."""
+    vectors_KD = net.bottleneck.get_parameter("vectors")
     z_NPD = z_NDHW.flatten(2).transpose(1, 2)
-    return torch.cdist(z_NPD, net.codebook.expand(len(z_NPD), -1, -1)).argmin(2)
+    return torch.cdist(z_NPD, vectors_KD.expand(len(z_NPD), -1, -1)).argmin(2)
 
 
 def close(actual: Tensor | None, expected: Tensor) -> None:
@@ -70,8 +71,9 @@ def test_shapes(case: Case) -> None:
     assert z.shape == (4, *case.z)
     assert net.decode(z).shape == net.target(observation_N).shape == (4, *case.image)
     assert net.decode(z).abs().max() < 1
-    assert net.codebook.shape == (case.codes, 64)
-    assert 0.9 / case.codes < net.codebook.abs().max() <= 1 / case.codes
+    vectors_KD = net.bottleneck.get_parameter("vectors")
+    assert vectors_KD.shape == (case.codes, 64)
+    assert 0.9 / case.codes < vectors_KD.abs().max() <= 1 / case.codes
     assert net.modulate(z.flatten(1), torch.tensor([0, 1, 2, 6])).shape == (4, ACTIONS)
     assert net.value(z.flatten(1)).shape == (4,)
 
@@ -144,6 +146,14 @@ def test_the_scores_depend_on_the_observation_and_the_action() -> None:
     assert not torch.allclose(net.modulate(z_NF + 1, torch.arange(ACTIONS)), scores_NA)
 
 
+def test_a_modulator_that_is_told_the_novelty_answers_to_it() -> None:
+    net = minigrid_intrinsic(ACTIONS, told_novelty=True)
+    z_NF, action_N = torch.randn(1, 576).expand(3, -1), torch.full((3,), 2)
+    scores_NA = net.modulate(z_NF, action_N, novelty_N=torch.tensor([0.0, 0.5, 1.0]))
+    torch.testing.assert_close(scores_NA[1] - scores_NA[0], 0.5 * net.modulator_out.weight[:, -1])
+    torch.testing.assert_close(scores_NA[2] - scores_NA[0], net.modulator_out.weight[:, -1])
+
+
 def test_the_modulator_and_the_value_train_the_encoder() -> None:
     net = minigrid_intrinsic(ACTIONS)
     z_NF = net.encode(minigrid_views(8, 8)).flatten(1)
@@ -188,5 +198,9 @@ def test_wrong_shapes_are_refused() -> None:
         net.value(torch.zeros(2, 64, 3, 3))
     with pytest.raises(ValueError, match=r"actions must have shape \[2\], one a row of z, not \[3\]"):
         net.modulate(torch.zeros(2, 576), torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(ValueError, match="this modulator is not told the novelty"):
+        net.modulate(torch.zeros(2, 576), torch.zeros(2, dtype=torch.int64), novelty_N=torch.zeros(2))
+    with pytest.raises(ValueError, match="this modulator is told the novelty"):
+        minigrid_intrinsic(ACTIONS, told_novelty=True).modulate(torch.zeros(2, 576), torch.zeros(2, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"weights must have shape \[2\], one a sample, not \[3\]"):
         net.encode(torch.zeros(2, 7, 7, 3, dtype=torch.uint8), torch.ones(3))

@@ -216,3 +216,39 @@ def test_wrong_shapes_are_refused(kind: type[Policy], actions: int) -> None:
             policy(*changed, state)
     with pytest.raises(ValueError, match=r"state has shape \[., 2, 3, "):
         policy(*given, policy.initial_state(3))
+
+
+@pytest.mark.parametrize(("kind", "actions"), POLICIES)
+def test_distinct_observations_give_what_all_of_them_give(kind: type[Policy], actions: int) -> None:
+    """Values, gradients and tangents; the last distinct observation is padding that no step saw."""
+    policy = make(kind, actions)
+    observation, *rest = batch(policy)
+    few_UO = torch.cat([observation[0], observation[1, :1], observation[2, 1:]])
+    index_TB = torch.tensor([[0, 1], [2, 0], [0, 0], [1, 2], [2, 2]])
+    plain = policy(few_UO[index_TB], *rest, state_of(policy))
+    once = policy(few_UO, *rest, state_of(policy), index_TB=index_TB)
+    gradients = []
+    for output in (plain, once):
+        loss = (output.logits_TBA.square().sum() + output.value_TB.sum() + output.state.square().sum()).sqrt()
+        gradients.append(torch.autograd.grad(loss, list(policy.parameters())))
+    for expected, found in zip((*plain, *gradients[0]), (*once, *gradients[1]), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10 * float(expected.detach().abs().max()))
+    along = tangents(policy, torch.float64)
+    dual = []
+    with forward_ad.dual_level():
+        parameters = {n: forward_ad.make_dual(p.detach(), along[n]) for n, p in policy.named_parameters()}
+        for given, keywords in ((few_UO[index_TB], {}), (few_UO, {"index_TB": index_TB})):
+            arguments = (given, *rest, state_of(policy))
+            output = torch.func.functional_call(policy, parameters, arguments, keywords)
+            dual.append(forward_ad.unpack_dual(output.logits_TBA).tangent.clone())
+    torch.testing.assert_close(dual[1], dual[0], rtol=1e-10, atol=1e-10)
+
+
+def test_distinct_observations_of_wrong_shape_are_refused() -> None:
+    policy = make(MiniGridPolicy, 7, torch.float32)
+    observation, *rest = batch(policy)
+    index_TB = torch.zeros(T, B, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"observation has shape \[5, 2, 7, 7, 3\]; expected \[U, 7, 7, 3\]"):
+        policy(observation, *rest, policy.initial_state(B), index_TB=index_TB)
+    with pytest.raises(ValueError, match=r"start_TB has shape \[5, 2\]; expected \[4, 2\], as index_TB"):
+        policy(observation[0], *rest, policy.initial_state(B), index_TB=index_TB[1:])

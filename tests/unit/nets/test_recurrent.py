@@ -228,9 +228,25 @@ def test_wrong_shapes_are_refused(which: int, shape: tuple[int, ...], message: s
         unroll(*given)
 
 
+def test_distinct_inputs_give_what_all_of_them_give() -> None:
+    torch.manual_seed(2)
+    core = LstmCore(X, H, 2).double()
+    x_UI = torch.randn(4, X, dtype=torch.float64, requires_grad=True)
+    index_TB = torch.randint(3, (T, B))  # the last is padding
+    results = []
+    for given in ((x_UI[index_TB], starts(), core.initial_state(B)), (x_UI, starts(), core.initial_state(B), index_TB)):
+        out_TBH, last = core(*given)
+        loss = out_TBH.square().sum() + last.sum()
+        results.append((out_TBH, last, *torch.autograd.grad(loss, [x_UI, *core.parameters()])))
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
 def test_the_core_refuses_wrong_shapes() -> None:
     core = LstmCore(X, H, 2)
-    with pytest.raises(ValueError, match=r"x_TBI has shape \[7, 3, 4\]; expected \[T, B, 5\]"):
+    with pytest.raises(ValueError, match=r"x has shape \[7, 3, 5\]; expected \[U, 5\]"):
+        core(torch.zeros(7, 3, X), torch.zeros(7, 3), core.initial_state(3), torch.zeros(7, 3, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"x has shape \[7, 3, 4\]; expected \[T, B, 5\]"):
         core(torch.zeros(T, B, 4), starts(), core.initial_state(B))
     with pytest.raises(ValueError, match=r"state has shape \[2, 2, 1, 4\]; expected \[2, 2, 3, 4\]"):
         core(torch.zeros(T, B, X), starts(), core.initial_state(1))
