@@ -62,7 +62,7 @@ def contestants(x_TBI: Tensor, size: int) -> list[Callable[[], float]]:
         return torch.stack(out)
 
     def ours() -> Tensor:
-        out_TBH, _ = core(x_TBI, start_TB, core.initial_state(batch))
+        out_TBH, *_ = core(x_TBI, start_TB, core.initial_state(batch))
         assert isinstance(out_TBH, Tensor)
         return out_TBH
 

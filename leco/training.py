@@ -6,15 +6,18 @@ O...  shape of one observation
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, nn
 
 from leco.algo.adam import AdamState, adam_start
+from leco.settings import Settings
 
 if TYPE_CHECKING:
     from leco.nets.intrinsic import Intrinsic
+    from leco.nets.policy import Policy
+
+__all__ = ["Batch", "Named", "Networks", "Settings", "State", "start"]
 
 Named = dict[str, Tensor]
 
@@ -44,31 +47,10 @@ class Batch(NamedTuple):
     count_TB: Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The numbers of an update, with the paper's values for MiniGrid.
-
-    inner_loss  what the modulator is told that the policy descends: only the policy-gradient term, as published, or the
-                whole loss, for which the policy's real step serves
-    decoded     how many observations of a batch the decoder learns from, drawn by how often each occurs; None for all
-    """
-
-    gamma: float = 0.99
-    alpha: float = 0.01
-    lambda_: float = 0.5
-    entropy: float = 5e-4
-    policy_learning_rate: float = 3e-4
-    intrinsic_learning_rate: float = 3e-4
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-6
-    inner_loss: Literal["policy-gradient", "whole"] = "policy-gradient"
-    decoded: int | None = None
-
-
 class Networks(NamedTuple):
     """What is computed, without the numbers: parameters are in `State`. `intrinsic` is None for methods without one."""
 
-    policy: nn.Module
+    policy: Policy
     intrinsic: Intrinsic | None
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from leco.algo.adam import adam, adam_sensitivity
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from leco.algo.dedup import Distinct
     from leco.algo.meta import Forward, RewardWeights
     from leco.algo.vtrace import VTrace
+    from leco.nets.policy import Policy, PolicyOutput
     from leco.seeing import Seen
 
 
@@ -47,7 +48,8 @@ def update(
     """
     policy, intrinsic, running = _leaves(state.policy), _leaves(state.intrinsic), _copies(state.running)
     unique = distinct(batch.observation_TBO.flatten(0, 1))
-    logits_TBA, value_TB = _act(networks.policy, policy, batch, unique)
+    acted = _act(networks.policy, policy, batch, unique)
+    logits_TBA, value_TB = acted.logits_TBA[:-1], acted.value_TB
     log_pi_TB = log_prob(logits_TBA, batch.action_TB)
 
     r_ep_TB, stats = _novelty(batch, method)
@@ -88,7 +90,8 @@ def update(
             own = trace(batch.reward_TB, seen.value_TB)  # V^e: the task's own rewards
             own_loss = value_loss(value_TB=seen.value_TB[:-1], target_TB=own.target_TB)
             forward = partial(_judged, networks.policy, batch, unique)
-            answer = _answer(forward, policy, inner, batch, settings, log_pi_TB, learned.rho_TB, own.advantage_TB)
+            passes = (forward, partial(forward, known=acted.gates))
+            answer = _answer(passes, policy, inner, batch, settings, log_pi_TB, learned.rho_TB, own.advantage_TB)
             outer = (answer.advantage_TB * learned.advantage_TB).sum()
             if not virtual:
                 outer = outer + (answer.target_TB * learned.target_TB).sum()
@@ -107,10 +110,16 @@ def update(
     return after, {name: value.item() for name, value in stats.items()}
 
 
-def _act(network: nn.Module, policy: Mapping[str, Tensor], batch: Batch, unique: Distinct) -> tuple[Tensor, Tensor]:
-    """What the policy with these parameters says: logits of the T actions, values of all T+1 observations."""
+def _act(
+    network: Policy,
+    policy: Mapping[str, Tensor],
+    batch: Batch,
+    unique: Distinct,
+    known: tuple[Tensor, ...] | None = None,
+) -> PolicyOutput:
+    """What the policy with these parameters says of all T+1 observations."""
     previous_reward_TB = torch.cat([batch.previous_reward_B.unsqueeze(0), batch.reward_TB])
-    output = functional_call(
+    output: PolicyOutput = functional_call(
         network,
         dict(policy),
         (
@@ -120,9 +129,9 @@ def _act(network: nn.Module, policy: Mapping[str, Tensor], batch: Batch, unique:
             previous_reward_TB.masked_fill(batch.start_TB, 0.0),
             batch.core_state,
         ),
-        {"index_TB": unique.index_N.view(batch.start_TB.shape)},
+        {"index_TB": unique.index_N.view(batch.start_TB.shape), "known": known},
     )
-    return output.logits_TBA[:-1], output.value_TB
+    return output
 
 
 def _previous_action(batch: Batch) -> Tensor:
@@ -166,14 +175,20 @@ def _trace(reward_TB: Tensor, value_TB: Tensor, *, log_rho_TB: Tensor, discount_
     )
 
 
-def _judged(network: nn.Module, batch: Batch, unique: Distinct, policy: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+def _judged(
+    network: Policy,
+    batch: Batch,
+    unique: Distinct,
+    policy: Mapping[str, Tensor],
+    known: tuple[Tensor, ...] | None = None,
+) -> tuple[Tensor, Tensor]:
     """Logits and values of the T actions."""
-    logits_TBA, value_TB = _act(network, policy, batch, unique)
-    return logits_TBA, value_TB[:-1]
+    output = _act(network, policy, batch, unique, known)
+    return output.logits_TBA[:-1], output.value_TB[:-1]
 
 
 def _answer(
-    forward: Forward,
+    passes: tuple[Forward, Forward],
     policy: Named,
     inner: tuple[Named, Named, AdamState],
     batch: Batch,
@@ -183,6 +198,7 @@ def _answer(
     """How the task's own objective, after the policy's step, answers to each advantage and target of the inner loss."""
     gradients, after, adam_after = inner
     log_pi_TB, rho_TB, advantage_e_TB = advantages
+    forward, tangents = passes
     return reward_weights(
         forward,
         policy,
@@ -190,6 +206,7 @@ def _answer(
         adam_sensitivity(
             gradients, adam_after, learning_rate=settings.policy_learning_rate, betas=settings.betas, eps=settings.eps
         ),
+        tangents=tangents,
         action_TB=batch.action_TB,
         behind_TB=log_pi_TB.detach(),
         rho_TB=rho_TB,

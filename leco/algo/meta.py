@@ -58,6 +58,7 @@ def reward_weights(
     after: Parameters,
     sensitivity: Parameters,
     *,
+    tangents: Forward | None = None,
     action_TB: Tensor,
     behind_TB: Tensor,
     rho_TB: Tensor,
@@ -66,6 +67,7 @@ def reward_weights(
     """The weights w_A and w_v of the head of this file.
 
     forward         the policy on this batch
+    tangents        the same, for a call at theta of which only the tangents are used; forward itself, if not given
     before, after   theta and theta'
     sensitivity     D, for example from `adam_sensitivity`; -learning rate for SGD
     action_TB       the actions taken
@@ -86,7 +88,7 @@ def reward_weights(
     }
     with torch.no_grad(), forward_ad.dual_level():
         duals = {name: forward_ad.make_dual(p.detach(), direction[name]) for name, p in before.items()}
-        logits_TBA, value_TB = forward(duals)
+        logits_TBA, value_TB = (tangents or forward)(duals)
         slope_TB = _tangent(log_prob(logits_TBA, action_TB))
         value_slope_TB = _tangent(value_TB)
     return RewardWeights(-rho_TB.detach() * slope_TB / rho_TB.numel(), -value_slope_TB / rho_TB.numel())

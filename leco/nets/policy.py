@@ -17,14 +17,19 @@ FEATURES = 256
 
 
 class PolicyOutput(NamedTuple):
-    """What a policy says of T steps: logits [T, B, A], value [T, B], and the core's state after them [L, 2, B, H]."""
+    """What a policy says of T steps.
+
+    Logits [T, B, A], value [T, B], the core's state after them [L, 2, B, H], and its gates, for a call that asks for the
+    tangents of this one.
+    """
 
     logits_TBA: Tensor
     value_TB: Tensor
     state: Tensor
+    gates: tuple[Tensor, ...]
 
 
-class _Policy(nn.Module):
+class Policy(nn.Module):
     """What both policies share: features of each image, the core, the two heads (sizes: see algorithm.md, section 3).
 
     `feeds_back` puts the one-hot previous action and the previous reward beside the core's features.
@@ -53,6 +58,7 @@ class _Policy(nn.Module):
         state: Tensor,
         *,
         index_TB: Tensor | None = None,
+        known: tuple[Tensor, ...] | None = None,
     ) -> PolicyOutput:
         """Follows T steps from `state`.
 
@@ -60,12 +66,13 @@ class _Policy(nn.Module):
         there. previous_action_TB: integers, -1 where there was none. previous_reward_TB: the reward it earned.
         index_TB: with it, observation is [U, height, width, 3], each distinct one once, and index_TB says which of them
         each step saw: what depends on the observation alone is then computed U and not T x B times.
+        known: the gates of an earlier call with the same parameters, to compute only tangents.
         """
         self._check(observation, index_TB, start_TB, previous_action_TB, previous_reward_TB)
         image_NCHW = observation.reshape(-1, *self.image).permute(0, 3, 1, 2).to(self.value_head.weight.dtype)
         feature_NF = self.encoder(image_NCHW)
         if not self.feeds_back and index_TB is not None:
-            core_TBH, state = self.core(feature_NF, start_TB, state, index_TB)
+            core = self.core(feature_NF, start_TB, state, index_TB=index_TB, known=known)
         else:
             if index_TB is not None:
                 feature_NF = feature_NF.index_select(0, index_TB.flatten())
@@ -75,8 +82,9 @@ class _Policy(nn.Module):
                 action_TBA = previous_action_TB.unsqueeze(2) == choices_A  # nowhere true for -1
                 beside = (action_TBA.to(core_TBF), previous_reward_TB.unsqueeze(2).to(core_TBF))
                 core_TBF = torch.cat([core_TBF, *beside], 2)
-            core_TBH, state = self.core(core_TBF, start_TB, state)
-        return PolicyOutput(self.policy_head(core_TBH), self.value_head(core_TBH).squeeze(2), state)
+            core = self.core(core_TBF, start_TB, state, known=known)
+        logits_TBA, value_TB = self.policy_head(core.h_TBH), self.value_head(core.h_TBH).squeeze(2)
+        return PolicyOutput(logits_TBA, value_TB, core.state, core.gates)
 
     def _check(self, observation: Tensor, index_TB: Tensor | None, start_TB: Tensor, *others_TB: Tensor) -> None:
         axes = ("T", "B") if index_TB is None else ("U",)
@@ -91,7 +99,7 @@ class _Policy(nn.Module):
                 raise ValueError(f"{name} has shape {list(tensor.shape)}; expected {list(steps_TB)}, as {like}")
 
 
-class MiniGridPolicy(_Policy):
+class MiniGridPolicy(Policy):
     """The policy for MiniGrid's 7 x 7 view of (object, colour, state) integers.
 
     The paper does not say how the integers enter the convolution: here each channel is divided by its maximum
@@ -110,7 +118,7 @@ class MiniGridPolicy(_Policy):
         super().__init__(actions, encoder, image=(7, 7), width=FEATURES, layers=1, feeds_back=False)
 
 
-class DmlabPolicy(_Policy):
+class DmlabPolicy(Policy):
     """The policy for DMLab's 72 x 96 pixels: IMPALA's residual network (Espeholt et al. 2018, figure 3, right).
 
     The core, two layers wide as its input, also sees the one-hot previous action and the previous reward.

@@ -10,11 +10,13 @@ L layers. The suffix `_in` marks the state that enters a step, after the reset.
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+_PIECE = 32  # steps
 
 
 def unroll(
@@ -25,15 +27,17 @@ def unroll(
     weight_hh_4HH: Tensor,
     *,
     overwrite: bool = False,
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    known_TB4H: Tensor | None = None,
+) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor]:
     """Runs an LSTM over T steps, from what its input adds to the gates (bias included).
 
     Where `start_TB` is true an episode starts: h and c are zeroed before that step, so nothing flows past it.
     Differentiable once, in reverse mode or in forward mode, in everything but `start_TB`: a gradient of a gradient is
     refused, and tangents carry no graph. With `overwrite` it works in the memory of `gates_x_TB4H`, for a caller that
-    needs it no more: the largest buffer is then made only once.
+    needs it no more: the largest buffer is then made only once. `known_TB4H` are the active gates of an earlier call with
+    the same values: only tangents are then computed, and nothing can be differentiated backwards.
 
-    Returns h of every step, and the last (h, c).
+    Returns h of every step, the last (h, c), and the active gates.
     """
     if gates_x_TB4H.dim() != 3 or 0 in gates_x_TB4H.shape or gates_x_TB4H.shape[2] % 4:
         raise ValueError(f"gates_x_TB4H has shape {list(gates_x_TB4H.shape)}; expected [T, B, 4 H], none of them 0")
@@ -42,10 +46,16 @@ def unroll(
     _expect("h_BH", h_BH, (batch, gates // 4))
     _expect("c_BH", c_BH, (batch, gates // 4))
     _expect("weight_hh_4HH", weight_hh_4HH, (gates, gates // 4))
-    own_TB4H = gates_x_TB4H.contiguous() if overwrite else gates_x_TB4H.clone(memory_format=torch.contiguous_format)
-    outputs = _Unroll.apply(own_TB4H, start_TB.bool(), h_BH, c_BH, weight_hh_4HH)  # type: ignore[no-untyped-call]
-    h_TBH, last_c_BH, *_ = cast("tuple[Tensor, ...]", outputs)
-    return h_TBH, (h_TBH[-1], last_c_BH)
+    start_TB = start_TB.bool()
+    if known_TB4H is not None:
+        _expect("known_TB4H", known_TB4H, (steps, batch, gates))
+        arguments = (gates_x_TB4H, start_TB, h_BH, c_BH, weight_hh_4HH, known_TB4H)
+        outputs = _Tangents.apply(*arguments)  # type: ignore[no-untyped-call]
+    else:
+        own_TB4H = gates_x_TB4H if overwrite else gates_x_TB4H.clone(memory_format=torch.contiguous_format)
+        outputs = _Unroll.apply(own_TB4H.contiguous(), start_TB, h_BH, c_BH, weight_hh_4HH)  # type: ignore[no-untyped-call]
+    h_TBH, last_c_BH, gates_TB4H, *_ = cast("tuple[Tensor, ...]", outputs)
+    return h_TBH, (h_TBH[-1], last_c_BH), gates_TB4H.detach()
 
 
 class _Unroll(torch.autograd.Function):
@@ -78,7 +88,7 @@ class _Unroll(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        _, start_TB, h_BH, _, weight_4HH = inputs
+        _, start_TB, h_BH, _, weight_4HH, *_ = inputs
         h_TBH, _, gates_TB4H, c_in_TBH, tanh_c_TBH = output
         ctx.mark_non_differentiable(gates_TB4H, c_in_TBH, tanh_c_TBH)
         ctx.set_materialize_grads(False)
@@ -115,24 +125,56 @@ class _Unroll(torch.autograd.Function):
     @torch.no_grad()
     def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
         start_TB, h_BH, weight_4HH, h_TBH, gates_TB4H, c_in_TBH, tanh_c_TBH = ctx.saved_tensors
-        dx_TB4H, _, dh_BH, dc_BH, dweight_4HH = tangents
-        dgates_TB4H = torch.zeros_like(gates_TB4H) if dx_TB4H is None else torch.empty_like(gates_TB4H).copy_(dx_TB4H)
-        if dweight_4HH is not None:
-            dgates_TB4H.flatten(0, 1).addmm_(_entering(h_BH, h_TBH, start_TB).flatten(0, 1), dweight_4HH.t())
+        dx_TB4H, _, dh_BH, dc_BH, dweight_4HH, *_ = tangents
         dh_BH = torch.zeros_like(h_BH) if dh_BH is None else dh_BH
         dc_BH = torch.zeros_like(h_BH) if dc_BH is None else dc_BH.clone()
-        slope_TB4H, slope_c_TBH = _slopes(gates_TB4H, c_in_TBH, tanh_c_TBH)
-        i_f_g_o, f_TBH = _parts(dgates_TB4H, 1, 1, 1, 1), _parts(gates_TB4H, 1, 1, 2)[1]
-        dh_TBH, weight_H4H = torch.empty_like(h_TBH), _columns(weight_4HH, len(start_TB))
-        views = zip(dgates_TB4H, *i_f_g_o, slope_TB4H, slope_c_TBH, f_TBH, dh_TBH, strict=True)
-        for reset, (dgates, di, df, dg, do, slope, slope_c, f, out) in zip(_resets(start_TB), views, strict=True):
-            if reset is not None:
-                dh_BH = dh_BH.index_fill(0, reset, 0)
-                dc_BH.index_fill_(0, reset, 0)
-            dgates.addmm_(dh_BH, weight_H4H).mul_(slope)
-            dc_BH.mul_(f).add_(di).add_(df).add_(dg)
-            dh_BH = torch.addcmul(do, dc_BH, slope_c, out=out)
+        dh_TBH, weight_H4H, resets = torch.empty_like(h_TBH), _columns(weight_4HH, len(start_TB)), _resets(start_TB)
+        # Piece by piece: whole, the slopes and the tangents of the gates would be the largest tensors of a training step.
+        for begin in range(0, len(start_TB), _PIECE):
+            piece = slice(begin, begin + _PIECE)
+            gates_PB4H = gates_TB4H[piece]
+            dgates_PB4H = torch.zeros_like(gates_PB4H) if dx_TB4H is None else dx_TB4H[piece].clone()
+            if dweight_4HH is not None:
+                before_BH = h_BH if begin == 0 else h_TBH[begin - 1]
+                entering_PBH = _entering(before_BH, h_TBH[piece], start_TB[piece])
+                dgates_PB4H.flatten(0, 1).addmm_(entering_PBH.flatten(0, 1), dweight_4HH.t())
+            slope_PB4H, slope_c_PBH = _slopes(gates_PB4H, c_in_TBH[piece], tanh_c_TBH[piece])
+            i_f_g_o, f_PBH = _parts(dgates_PB4H, 1, 1, 1, 1), _parts(gates_PB4H, 1, 1, 2)[1]
+            views = zip(dgates_PB4H, *i_f_g_o, slope_PB4H, slope_c_PBH, f_PBH, dh_TBH[piece], strict=True)
+            for reset, (dgates, di, df, dg, do, slope, slope_c, f, out) in zip(resets[piece], views, strict=True):
+                if reset is not None:
+                    dh_BH = dh_BH.index_fill(0, reset, 0)
+                    dc_BH.index_fill_(0, reset, 0)
+                dgates.addmm_(dh_BH, weight_H4H).mul_(slope)
+                dc_BH.mul_(f).add_(di).add_(df).add_(dg)
+                dh_BH = torch.addcmul(do, dc_BH, slope_c, out=out)
         return dh_TBH, dc_BH, None, None, None
+
+
+class _Tangents(_Unroll):
+    """`_Unroll` where the active gates are known: forward only makes c and h of them, without a matrix product."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        _gates: Tensor, start_TB: Tensor, _h: Tensor, c_BH: Tensor, _weight: Tensor, known_TB4H: Tensor
+    ) -> Any:
+        known_TB4H = known_TB4H.detach()
+        i_TBH, f_TBH, g_TBH, o_TBH = _parts(known_TB4H, 1, 1, 1, 1)
+        c_in_TBH, c_BH = torch.empty_like(g_TBH), c_BH.clone()
+        tanh_c_TBH = i_TBH * g_TBH  # first what enters c, then c, then its tanh
+        for reset, c_in, f, c in zip(_resets(start_TB), c_in_TBH, f_TBH, tanh_c_TBH, strict=True):
+            c_in.copy_(c_BH)
+            if reset is not None:
+                c_in.index_fill_(0, reset, 0)
+            c_BH = c.addcmul_(f, c_in)
+        c_BH = c_BH.clone()
+        return o_TBH * tanh_c_TBH.tanh_(), c_BH, known_TB4H, c_in_TBH, tanh_c_TBH
+
+    @staticmethod
+    def backward(_ctx: Any, *_: Tensor | None) -> Any:
+        raise RuntimeError(
+            "with known gates there are only tangents: run the core without them to differentiate backwards"
+        )
 
 
 def _columns(weight_4HH: Tensor, steps: int) -> Tensor:
@@ -182,6 +224,14 @@ def _expect(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{name} has shape {list(tensor.shape)}; expected {list(shape)}")
 
 
+class CoreOutput(NamedTuple):
+    """The last layer's h of each step [T, B, H], the state after them [L, 2, B, H], and each layer's active gates [T, B, 4H]."""
+
+    h_TBH: Tensor
+    state: Tensor
+    gates: tuple[Tensor, ...]
+
+
 class LstmCore(nn.Module):
     """LSTM layers on top of each other that reset where an episode starts.
 
@@ -205,22 +255,33 @@ class LstmCore(nn.Module):
         return torch.zeros(self.layers, 2, batch, self.hidden_size, dtype=weight.dtype, device=weight.device)
 
     def forward(
-        self, x: Tensor, start_TB: Tensor, state: Tensor, index_TB: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Runs T steps from `state` [L, 2, B, H]; returns the last layer's h of each step [T, B, H] and the new state.
+        self,
+        x: Tensor,
+        start_TB: Tensor,
+        state: Tensor,
+        *,
+        index_TB: Tensor | None = None,
+        known: tuple[Tensor, ...] | None = None,
+    ) -> CoreOutput:
+        """Runs T steps from `state` [L, 2, B, H].
 
         x: [T, B, I]; or, with index_TB, distinct inputs [U, I], of which index_TB says which one each step gets: the first
-        layer's product then has U rows and not T x B.
+        layer's product then has U rows and not T x B. known: the gates that an earlier call with the same values gave, to
+        compute only tangents.
         """
         if x.dim() != (3 if index_TB is None else 2) or x.shape[-1] != self.input_size:
             axes = "T, B" if index_TB is None else "U"
             raise ValueError(f"x has shape {list(x.shape)}; expected [{axes}, {self.input_size}]")
         _expect("state", state, (self.layers, 2, start_TB.shape[-1], self.hidden_size))
-        last = []
+        last, gates = [], []
         for layer, (h_BH, c_BH) in enumerate(state):
             gates_x = nn.functional.linear(x, self.weight_ih[layer], self.bias[layer])
             if layer == 0 and index_TB is not None:
                 gates_x = gates_x.index_select(0, index_TB.flatten()).view(*index_TB.shape, -1)
-            x, h_c = unroll(gates_x, start_TB, h_BH, c_BH, self.weight_hh[layer], overwrite=True)
+            known_TB4H = None if known is None else known[layer]
+            x, h_c, gates_TB4H = unroll(
+                gates_x, start_TB, h_BH, c_BH, self.weight_hh[layer], overwrite=True, known_TB4H=known_TB4H
+            )
             last.append(torch.stack(h_c))
-        return x, torch.stack(last)
+            gates.append(gates_TB4H)
+        return CoreOutput(x, torch.stack(last), tuple(gates))

@@ -33,8 +33,8 @@ SETTINGS = Settings(alpha=0.7, entropy=0.05, policy_learning_rate=0.01)
 
 
 def plain_unroll(
-    gates_x_TB4H: Tensor, start_TB: Tensor, h_BH: Tensor, c_BH: Tensor, weight_hh_4HH: Tensor, **_: bool
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    gates_x_TB4H: Tensor, start_TB: Tensor, h_BH: Tensor, c_BH: Tensor, weight_hh_4HH: Tensor, **_: object
+) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor]:
     outputs = []
     for gates_x, start_B in zip(gates_x_TB4H, start_TB, strict=True):
         alive = (~start_B).to(h_BH.dtype)[:, None]
@@ -42,7 +42,7 @@ def plain_unroll(
         c_BH = f.sigmoid() * c_BH * alive + i.sigmoid() * g.tanh()
         h_BH = o.sigmoid() * c_BH.tanh()
         outputs.append(h_BH)
-    return torch.stack(outputs), (h_BH, c_BH)
+    return torch.stack(outputs), (h_BH, c_BH), gates_x_TB4H
 
 
 def act(policy: nn.Module, parameters: dict[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from leco.nets import recurrent
 from leco.nets.recurrent import LstmCore, unroll
 
 T, B, X, H = 7, 3, 5, 4
@@ -57,8 +60,8 @@ def copy_from(lstm: nn.LSTM) -> LstmCore:
     return core
 
 
-def tensors(result: tuple[Tensor, tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
-    h_TBH, (h_BH, c_BH) = result
+def tensors(result: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    h_TBH, (h_BH, c_BH), *_ = result
     return h_TBH, h_BH, c_BH
 
 
@@ -73,7 +76,7 @@ def test_is_pytorchs_lstm_where_no_episode_starts(layers: int) -> None:
     theirs_TBH, (last_h_LBH, last_c_LBH) = lstm(x_TBI, (h_LBH, c_LBH))
     theirs_state = torch.stack((last_h_LBH, last_c_LBH), dim=1)
     no_start_TB = torch.zeros(T, B, dtype=torch.bool)
-    ours_TBH, ours_state = core(x_TBI, no_start_TB, torch.stack((h_LBH, c_LBH), dim=1))
+    ours_TBH, ours_state, _ = core(x_TBI, no_start_TB, torch.stack((h_LBH, c_LBH), dim=1))
     torch.testing.assert_close(ours_TBH, theirs_TBH)
     torch.testing.assert_close(ours_state, theirs_state)
 
@@ -117,7 +120,7 @@ def test_one_step_by_hand() -> None:
     # All pre-activations 0: i = f = o = 1/2, g = 0, so c = 1/2 of the old c, and h = tanh(c) / 2.
     zero = torch.zeros(1, 2, 4)
     c_BH = torch.tensor([[2.0], [2.0]])
-    h_TBH, (_, last_c_BH) = unroll(zero, torch.tensor([[False, True]]), torch.ones(2, 1), c_BH, torch.zeros(4, 1))
+    h_TBH, (_, last_c_BH), _ = unroll(zero, torch.tensor([[False, True]]), torch.ones(2, 1), c_BH, torch.zeros(4, 1))
     torch.testing.assert_close(last_c_BH, torch.tensor([[1.0], [0.0]]))
     torch.testing.assert_close(h_TBH, torch.tensor([[[0.3807970780], [0.0]]]))
 
@@ -133,6 +136,35 @@ def test_derivatives_backwards_and_forwards_match_finite_differences(alone: int 
         return tensors(unroll(gates_x, start_TB, h, c, weight))
 
     assert torch.autograd.gradcheck(function, given, check_forward_ad=True)
+
+
+@pytest.mark.parametrize("piece", [1, 3, 7])
+@pytest.mark.parametrize("known", [False, True])
+def test_tangents_in_pieces_and_with_known_gates_are_those_of_the_naive_loop(
+    monkeypatch: pytest.MonkeyPatch, piece: int, known: bool
+) -> None:
+    monkeypatch.setattr(recurrent, "_PIECE", piece)
+    given = tuple(tensor.detach() for tensor in inputs())
+    along = tuple(torch.randn_like(tensor) for tensor in given)
+    gates_TB4H = unroll(given[0], starts(), *given[1:])[2] if known else None
+
+    def ours(gates_x: Tensor, h: Tensor, c: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return tensors(unroll(gates_x, starts(), h, c, weight, known_TB4H=gates_TB4H))
+
+    def theirs(gates_x: Tensor, h: Tensor, c: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return tensors(naive(gates_x, starts(), h, c, weight))
+
+    found, expected = torch.func.jvp(ours, given, along), torch.func.jvp(theirs, given, along)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_with_known_gates_nothing_goes_backwards() -> None:
+    gates_x, h, c, weight = inputs()
+    gates_TB4H = unroll(gates_x, starts(), h, c, weight)[2]
+    with pytest.raises(RuntimeError, match="with known gates there are only tangents"):
+        torch.autograd.backward(unroll(gates_x, starts(), h, c, weight, known_TB4H=gates_TB4H)[0].sum())
+    with pytest.raises(ValueError, match=r"known_TB4H has shape \[6, 3, "):
+        unroll(gates_x, starts(), h, c, weight, known_TB4H=gates_TB4H[1:])
 
 
 def test_functional_transforms_work_too() -> None:
@@ -154,7 +186,7 @@ def test_inputs_and_incoming_gradients_are_left_alone() -> None:
     given = inputs()
     before = [tensor.detach().clone() for tensor in given]
     gates_x, h, c, weight = given
-    h_TBH, (_, last_c) = unroll(gates_x, starts(), h, c, weight)
+    h_TBH, (_, last_c), _ = unroll(gates_x, starts(), h, c, weight)
     weigh = (torch.randn_like(h_TBH), torch.randn_like(last_c))
     kept = [tensor.clone() for tensor in weigh]
     first = torch.autograd.grad((h_TBH, last_c), given, weigh, retain_graph=True)
@@ -175,11 +207,11 @@ def test_nothing_flows_past_the_start_of_an_episode() -> None:
     gates_x, h, c, weight = inputs()
     start_TB = torch.zeros(T, B, dtype=torch.bool)
     start_TB[3] = True
-    h_TBH, _ = unroll(gates_x, start_TB, h, c, weight)
+    h_TBH, *_ = unroll(gates_x, start_TB, h, c, weight)
     with torch.no_grad():
         broken = gates_x.clone()
         broken[:3] = torch.nan  # not even that
-        other_TBH, _ = unroll(broken, start_TB, h + 1, c * torch.nan, weight)
+        other_TBH, *_ = unroll(broken, start_TB, h + 1, c * torch.nan, weight)
     assert torch.equal(other_TBH[3:], h_TBH[3:])
     grad_x, grad_h, grad_c = torch.autograd.grad(h_TBH[3:].sum(), (gates_x, h, c))
     assert not grad_x[:3].any()
@@ -191,10 +223,10 @@ def test_nothing_flows_past_the_start_of_an_episode() -> None:
 def test_step_by_step_equals_the_unroll() -> None:
     core = LstmCore(X, H, 2).double()
     x_TBI = torch.randn(T, B, X, dtype=torch.float64)
-    whole_TBH, last = core(x_TBI, starts(), core.initial_state(B))
+    whole_TBH, last, _ = core(x_TBI, starts(), core.initial_state(B))
     state = core.initial_state(B)
     for t in range(T):
-        out, state = core(x_TBI[t : t + 1], starts()[t : t + 1], state)
+        out, state, _ = core(x_TBI[t : t + 1], starts()[t : t + 1], state)
         torch.testing.assert_close(out[0], whole_TBH[t], rtol=1e-13, atol=1e-15)
     torch.testing.assert_close(state, last, rtol=1e-13, atol=1e-15)
 
@@ -234,8 +266,8 @@ def test_distinct_inputs_give_what_all_of_them_give() -> None:
     x_UI = torch.randn(4, X, dtype=torch.float64, requires_grad=True)
     index_TB = torch.randint(3, (T, B))  # the last is padding
     results = []
-    for given in ((x_UI[index_TB], starts(), core.initial_state(B)), (x_UI, starts(), core.initial_state(B), index_TB)):
-        out_TBH, last = core(*given)
+    for x, index in ((x_UI[index_TB], None), (x_UI, index_TB)):
+        out_TBH, last, _ = core(x, starts(), core.initial_state(B), index_TB=index)
         loss = out_TBH.square().sum() + last.sum()
         results.append((out_TBH, last, *torch.autograd.grad(loss, [x_UI, *core.parameters()])))
     for expected, found in zip(*results, strict=True):
@@ -245,7 +277,7 @@ def test_distinct_inputs_give_what_all_of_them_give() -> None:
 def test_the_core_refuses_wrong_shapes() -> None:
     core = LstmCore(X, H, 2)
     with pytest.raises(ValueError, match=r"x has shape \[7, 3, 5\]; expected \[U, 5\]"):
-        core(torch.zeros(7, 3, X), torch.zeros(7, 3), core.initial_state(3), torch.zeros(7, 3, dtype=torch.int64))
+        core(torch.zeros(7, 3, X), starts(), core.initial_state(B), index_TB=torch.zeros(T, B, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"x has shape \[7, 3, 4\]; expected \[T, B, 5\]"):
         core(torch.zeros(T, B, 4), starts(), core.initial_state(B))
     with pytest.raises(ValueError, match=r"state has shape \[2, 2, 1, 4\]; expected \[2, 2, 3, 4\]"):

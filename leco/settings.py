@@ -1,0 +1,27 @@
+"""The numbers of an update, apart from torch, so that a configuration can be read without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The numbers of an update, with the paper's values for MiniGrid.
+
+    inner_loss  what the modulator is told that the policy descends: only the policy-gradient term, as published, or the
+                whole loss, for which the policy's real step serves
+    decoded     how many observations of a batch the decoder learns from, drawn by how often each occurs; None for all
+    """
+
+    gamma: float = 0.99
+    alpha: float = 0.01
+    lambda_: float = 0.5
+    entropy: float = 5e-4
+    policy_learning_rate: float = 3e-4
+    intrinsic_learning_rate: float = 3e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-6
+    inner_loss: Literal["policy-gradient", "whole"] = "policy-gradient"
+    decoded: int | None = None
