@@ -1,0 +1,74 @@
+"""What a learner sends to its actors: the policy, and of the intrinsic module what the hash needs.
+
+Names in a snapshot are `policy/...` and `hash/...`, and `updates` is how many updates made it. Actors neither decode nor
+modulate, so those networks, which are more than half of all parameters, stay at home.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from leco.types import ParameterSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from leco.training import Named, Networks, State
+
+_AT_HOME = ("decoder.", "modulator_", "value_head.")
+
+
+class SnapshotError(ValueError):
+    """A snapshot that does not fit the networks. The text says why."""
+
+
+def acting_snapshot(state: State, version: int) -> ParameterSnapshot:
+    """What actors need of a state. The arrays are copies."""
+    if version < 1:
+        raise ValueError(f"version is {version}, expected 1 or more")
+    named = {f"policy/{name}": tensor for name, tensor in state.policy.items()}
+    named |= {f"hash/{name}": tensor for name, tensor in _of_the_hash({**state.intrinsic, **state.running}).items()}
+    arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in named.items()}
+    return ParameterSnapshot(version, arrays | {"updates": np.array(state.updates, np.int64)})
+
+
+def load_acting(snapshot: ParameterSnapshot, networks: Networks) -> tuple[Named, Named]:
+    """The parameters of the policy, and the tensors of the hash (none for a method without a learned one).
+
+    They are copies on the CPU, of the types that `networks` has; arrays of half precision are widened.
+
+    Raises:
+        SnapshotError: names or shapes are not those of the networks, or `updates` is missing.
+    """
+    policy = dict(networks.policy.named_parameters())
+    net = networks.intrinsic
+    hash_ = {} if net is None else _of_the_hash({**dict(net.named_parameters()), **dict(net.named_buffers())})
+    expected = {f"policy/{name}" for name in policy} | {f"hash/{name}" for name in hash_} | {"updates"}
+    if strange := sorted(expected ^ snapshot.tensors.keys()):
+        which = "missing" if strange[0] in expected else "not expected"
+        raise SnapshotError(f"snapshot {snapshot.version} is not of these networks: {strange[0]} is {which}")
+    return (
+        {name: _like(f"policy/{name}", snapshot, tensor) for name, tensor in policy.items()},
+        {name: _like(f"hash/{name}", snapshot, tensor) for name, tensor in hash_.items()},
+    )
+
+
+def _of_the_hash(intrinsic: Mapping[str, Tensor]) -> Named:
+    return {name: tensor for name, tensor in intrinsic.items() if not name.startswith(_AT_HOME)}
+
+
+def _like(name: str, snapshot: ParameterSnapshot, like: Tensor) -> Tensor:
+    array = snapshot.tensors[name]
+    dtype = torch.empty(0, dtype=like.dtype).numpy().dtype
+    half = array.dtype == np.float16 and like.dtype.is_floating_point
+    if array.shape != like.shape or not (half or array.dtype == dtype):
+        raise SnapshotError(
+            f"snapshot {snapshot.version} has {array.dtype} {list(array.shape)} as {name}, "
+            f"expected {dtype} {list(like.shape)}"
+        )
+    return torch.from_numpy(array.astype(dtype))
