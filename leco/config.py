@@ -43,7 +43,7 @@ class Actors:
     unroll        actions in a trajectory
     """
 
-    environments: int = 32
+    environments: int = 16
     unroll: int = 96
 
 
@@ -63,7 +63,7 @@ class Learning:
     """
 
     batch: int = 16
-    queue: int = 64
+    queue: int = 32
     max_lag: int = 20
     publish_every: int = 1
     checkpoint_every: int = 500

@@ -49,6 +49,7 @@ class Method:
         name: As on the command line.
         hash, novelty, modulation: The three columns.
         lambda_: The share of the modulator in r_i that the method is defined by; None if it is a setting.
+        description: For people.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Method:
     novelty: Novelty
     modulation: Modulation
     lambda_: float | None = None
+    description: str = ""
 
     @property
     def learns_hash(self) -> bool:
@@ -69,14 +71,34 @@ class Method:
 
 
 _ROWS = (
-    Method("no-int", Hash.NONE, Novelty.NONE, Modulation.NONE),
-    Method("dsc", Hash.DSC, Novelty.COUNT, Modulation.NONE, lambda_=0.0),
-    Method("ae-lsh", Hash.AE_LSH, Novelty.COUNT, Modulation.NONE, lambda_=0.0),
-    Method("vq-only", Hash.VQ, Novelty.COUNT, Modulation.NONE, lambda_=0.0),
-    Method("leco", Hash.VQ, Novelty.COUNT, Modulation.ADDITIVE),
-    Method("leco-ae-lsh", Hash.AE_LSH, Novelty.COUNT, Modulation.ADDITIVE),
-    Method("leco-naive", Hash.VQ, Novelty.COUNT, Modulation.REPLACING, lambda_=1.0),
-    Method("lirpg", Hash.VQ, Novelty.NONE, Modulation.ADDITIVE, lambda_=1.0),
+    Method("no-int", Hash.NONE, Novelty.NONE, Modulation.NONE, description="plain IMPALA, no intrinsic reward"),
+    Method("dsc", Hash.DSC, Novelty.COUNT, Modulation.NONE, lambda_=0.0, description="counts of coarse pictures"),
+    Method(
+        "ae-lsh",
+        Hash.AE_LSH,
+        Novelty.COUNT,
+        Modulation.NONE,
+        lambda_=0.0,
+        description="counts of an autoencoder's projected bits",
+    ),
+    Method("vq-only", Hash.VQ, Novelty.COUNT, Modulation.NONE, lambda_=0.0, description="counts of VQ-VAE codes"),
+    Method(
+        "leco",
+        Hash.VQ,
+        Novelty.COUNT,
+        Modulation.ADDITIVE,
+        description="counts of VQ-VAE codes, modulated by what the task rewards",
+    ),
+    Method("leco-ae-lsh", Hash.AE_LSH, Novelty.COUNT, Modulation.ADDITIVE, description="the same on AE-LSH codes"),
+    Method(
+        "leco-naive",
+        Hash.VQ,
+        Novelty.COUNT,
+        Modulation.REPLACING,
+        lambda_=1.0,
+        description="the modulator is told the count and replaces it",
+    ),
+    Method("lirpg", Hash.VQ, Novelty.NONE, Modulation.ADDITIVE, lambda_=1.0, description="the modulator alone"),
 )
 METHODS = {row.name: row for row in _ROWS}
 

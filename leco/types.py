@@ -49,6 +49,28 @@ class TrajectorySpec:
     core_state_shape: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpecification:
+    """A run, as an actor sees it.
+
+    run                 its name: 1 to 64 of A-Z a-z 0-9 . _ -
+    task                the environment's id
+    method              for example "leco"
+    environments        how many one actor steps side by side
+    code_width          bytes in a code, or 0 if the method counts nothing
+    configuration_toml  the whole resolved configuration: what networks, hash and environments are built from
+    trajectories        what every trajectory looks like
+    """
+
+    run: str
+    task: str
+    method: str
+    environments: int
+    code_width: int
+    configuration_toml: str
+    trajectories: TrajectorySpec
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trajectory:
     """One unroll of one environment: T consecutive actions and the T+1 observations around them.

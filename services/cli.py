@@ -6,6 +6,12 @@ import sys
 from importlib import import_module, metadata
 
 COMMANDS = {
+    "train": ("services.local", "train on this machine: all services as child processes"),
+    "eval": ("services.evaluate", "play fresh episodes with a trained policy"),
+    "tasks": ("services.tables", "list what can be solved"),
+    "methods": ("services.tables", "list how"),
+    "actor": ("services.actor.__main__", "run an actor"),
+    "learner": ("services.learner.__main__", "run the learner"),
     "hashcount": ("services.hashcount.__main__", "run the hash-count service"),
     "demo": (
         "services.hashcount.demo",
@@ -25,9 +31,14 @@ def main() -> None:
             f"usage: leco COMMAND [FLAGS]\n\n{__package_doc__}\n\ncommands:\n{rows}\n\n`leco COMMAND --help` tells more.\n"
         )
     elif name in COMMANDS:
-        import_module(COMMANDS[name][0]).main(sys.argv[2:])
+        module = import_module(COMMANDS[name][0])
+        getattr(module, name if name in ("tasks", "methods") else "main")(sys.argv[2:])
     else:
         sys.exit(f"leco: there is no command {name!r}; the commands are: {', '.join(COMMANDS)}. See leco --help.")
 
 
 __package_doc__ = "Distributed reinforcement learning that explores."
+
+
+if __name__ == "__main__":
+    main()

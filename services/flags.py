@@ -24,7 +24,7 @@ class ServiceParser(argparse.ArgumentParser):
         super().__init__(
             prog=f"leco {service}",
             description=description,
-            epilog=f"Every flag is also an environment variable, for example LECO_{service.upper()}_LISTEN for --listen.",
+            epilog=f"Every flag is also an environment variable, for example LECO_{service.upper()}_LOG_LEVEL for --log-level.",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
@@ -89,12 +89,16 @@ class ServiceParser(argparse.ArgumentParser):
             metavar="FILE",
             help="PEM authorities: only clients with a certificate of one of them are let in (mutual TLS)",
         )
+        self.process_settings()
+
+    def process_settings(self) -> None:
+        """Adds the flags that also a process has that serves nothing."""
         self.setting(
             "--drain-seconds",
             default="20",
             kind=positive_number,
             metavar="S",
-            help="after SIGTERM, how long calls in progress may take to finish",
+            help="after SIGTERM, how long what is in progress may take to finish",
         )
         levels, formats = ("debug", "info", "warning", "error"), ("auto", "human", "json")
         self.setting(

@@ -5,6 +5,7 @@ compute with it.
 """
 
 import itertools
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,20 +14,83 @@ import numpy as np
 import numpy.typing as npt
 
 from leco.rpc.contract import checked_tensors
-from leco.rpc.tensors import CodecError, layout, pack, payload_size, tensors_to_message, unpack
-from leco.types import EpisodeSummary, ParameterSnapshot, Trajectory, TrajectorySpec
+from leco.rpc.tensors import MAX_AXES, CodecError, layout, pack, payload_size, tensors_to_message, unpack
+from leco.types import EpisodeSummary, ParameterSnapshot, RunSpecification, Trajectory, TrajectorySpec
 from leco.v1 import learner_pb2, trajectory_pb2
 
 __all__ = [
     "CodecError",
     "parameters_from_messages",
     "parameters_to_messages",
+    "specification_from_message",
+    "specification_to_message",
     "trajectory_from_message",
     "trajectory_to_message",
 ]
 
 # A chunk of nearly 4 MiB would not fit, with its envelope, in gRPC's default limit of 4 MiB.
 CHUNK_LIMIT_BYTES = 4_000_000
+# What the HashCount service takes.
+MAX_CODE_WIDTH = 256
+_is_run_name = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
+
+
+def specification_to_message(specification: RunSpecification) -> learner_pb2.RunSpecification:
+    """A run as the learner describes it, held against learner.proto: a mistake shall show in the learner, not in its actors."""
+    trajectories = specification.trajectories
+    message = learner_pb2.RunSpecification(
+        run=specification.run,
+        task=specification.task,
+        method=specification.method,
+        unroll_length=trajectories.unroll_length,
+        environments=specification.environments,
+        action_count=trajectories.action_count,
+        observation_shape=trajectories.observation_shape,
+        core_state_shape=trajectories.core_state_shape,
+        code_width=specification.code_width,
+        configuration_toml=specification.configuration_toml,
+    )
+    _check_specification(message)
+    return message
+
+
+def specification_from_message(message: learner_pb2.RunSpecification) -> RunSpecification:
+    """The run in a message, if it keeps every promise of learner.proto."""
+    _check_specification(message)
+    return RunSpecification(
+        run=message.run,
+        task=message.task,
+        method=message.method,
+        environments=message.environments,
+        code_width=message.code_width,
+        configuration_toml=message.configuration_toml,
+        trajectories=TrajectorySpec(
+            unroll_length=message.unroll_length,
+            observation_shape=tuple(message.observation_shape),
+            action_count=message.action_count,
+            core_state_shape=tuple(message.core_state_shape),
+        ),
+    )
+
+
+def _check_specification(message: learner_pb2.RunSpecification) -> None:
+    if not _is_run_name(message.run):
+        raise CodecError(f"run is {message.run[:80]!r}, expected 1 to 64 characters of A-Z a-z 0-9 . _ -")
+    for name in ("task", "method"):
+        if not getattr(message, name):
+            raise CodecError(f"{name} is empty, expected a name")
+    for name in ("unroll_length", "environments", "action_count"):
+        if getattr(message, name) < 1:
+            raise CodecError(f"{name} is 0, expected at least 1")
+    # The time axis of an unroll comes before those of an observation.
+    for name, most, least in (("observation_shape", MAX_AXES - 1, 1), ("core_state_shape", MAX_AXES, 0)):
+        shape = list(getattr(message, name))
+        if len(shape) > most:
+            raise CodecError(f"{name} has {len(shape)} axes, expected at most {most}")
+        if min(shape, default=least) < least:
+            raise CodecError(f"{name} is {shape}, expected axes of at least {least}")
+    if message.code_width > MAX_CODE_WIDTH:
+        raise CodecError(f"code_width is {message.code_width}, expected at most {MAX_CODE_WIDTH}")
 
 
 def trajectory_to_message(trajectory: Trajectory) -> trajectory_pb2.Trajectory:

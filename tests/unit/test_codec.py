@@ -15,12 +15,14 @@ from leco.rpc.codec import (
     CodecError,
     parameters_from_messages,
     parameters_to_messages,
+    specification_from_message,
+    specification_to_message,
     trajectory_from_message,
     trajectory_to_message,
 )
 from leco.rpc.tensors import tensors_from_message, tensors_to_message
-from leco.types import EpisodeSummary, ParameterSnapshot, Trajectory, TrajectorySpec
-from leco.v1 import trajectory_pb2
+from leco.types import EpisodeSummary, ParameterSnapshot, RunSpecification, Trajectory, TrajectorySpec
+from leco.v1 import learner_pb2, trajectory_pb2
 from leco.v1.learner_pb2 import ParametersHeader, ParametersResponse
 from leco.v1.tensor_pb2 import DataType, TensorSpec
 
@@ -524,3 +526,77 @@ def test_a_claimed_size_over_the_limit_costs_no_memory() -> None:
             parameters_from_messages(messages, max_bytes=MIB)
 
     assert peak_bytes(refused) < MIB
+
+
+def specification(**changes: Any) -> RunSpecification:
+    return replace(
+        RunSpecification(
+            run="key-corridor_1.2",
+            task="MiniGrid-KeyCorridorS3R3-v0",
+            method="leco",
+            environments=16,
+            code_width=8,
+            configuration_toml='[task]\nname = "KeyCorridorS3R3"\n',
+            trajectories=SPEC,
+        ),
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        specification(),
+        specification(code_width=0, configuration_toml=""),
+        specification(
+            run="x" * 64,
+            code_width=256,
+            trajectories=TrajectorySpec(
+                unroll_length=1, observation_shape=(1,) * 7, action_count=1, core_state_shape=(0,) * 8
+            ),
+        ),
+        specification(trajectories=replace(SPEC, observation_shape=(), core_state_shape=())),
+    ],
+)
+def test_a_specification_survives_the_wire(sent: RunSpecification) -> None:
+    wire = specification_to_message(sent).SerializeToString()
+    assert specification_from_message(learner_pb2.RunSpecification.FromString(wire)) == sent
+
+
+RUN_RULE = "expected 1 to 64 characters of A-Z a-z 0-9 . _ -"
+MALFORMED_SPECIFICATIONS: list[tuple[dict[str, Any], str]] = [
+    ({"run": ""}, f"run is '', {RUN_RULE}"),
+    ({"run": "a run"}, f"run is 'a run', {RUN_RULE}"),
+    ({"run": "line\n"}, f"run is 'line\\n', {RUN_RULE}"),
+    ({"run": "r" * 65}, f"run is '{'r' * 65}', {RUN_RULE}"),
+    ({"run": "r" * 10**6}, f"run is '{'r' * 80}', {RUN_RULE}"),
+    ({"task": ""}, "task is empty, expected a name"),
+    ({"method": ""}, "method is empty, expected a name"),
+    ({"unroll_length": 0}, "unroll_length is 0, expected at least 1"),
+    ({"environments": 0}, "environments is 0, expected at least 1"),
+    ({"action_count": 0}, "action_count is 0, expected at least 1"),
+    ({"observation_shape": [7, 0, 3]}, "observation_shape is [7, 0, 3], expected axes of at least 1"),
+    ({"observation_shape": [1] * 8}, "observation_shape has 8 axes, expected at most 7"),
+    ({"core_state_shape": [1] * 9}, "core_state_shape has 9 axes, expected at most 8"),
+    ({"code_width": 257}, "code_width is 257, expected at most 256"),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"), MALFORMED_SPECIFICATIONS, ids=[text for _, text in MALFORMED_SPECIFICATIONS]
+)
+def test_a_malformed_specification_is_refused_with_the_reason(changes: dict[str, Any], text: str) -> None:
+    message = specification_to_message(specification())
+    for name, value in changes.items():
+        message.ClearField(name)  # type: ignore[arg-type]
+        message.MergeFrom(learner_pb2.RunSpecification(**{name: value}))
+    with pytest.raises(CodecError) as caught:
+        specification_from_message(message)
+    assert str(caught.value) == text
+
+
+def test_a_malformed_specification_is_not_even_sent() -> None:
+    with pytest.raises(CodecError, match=r"^run is 'a run', "):
+        specification_to_message(specification(run="a run"))
+    with pytest.raises(CodecError, match=r"^action_count is 0, expected at least 1$"):
+        specification_to_message(specification(trajectories=replace(SPEC, action_count=0)))

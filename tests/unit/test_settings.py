@@ -316,7 +316,7 @@ def test_leco_hashcount_help() -> None:
     child = leco("hashcount", "--help")
     assert (child.returncode, child.stderr) == (0, "")
     assert child.stdout.startswith("usage: leco hashcount ")
-    assert "LECO_HASHCOUNT_LISTEN for --listen" in child.stdout
+    assert "LECO_HASHCOUNT_LOG_LEVEL for --log-level" in child.stdout
 
 
 def test_leco_hashcount_with_a_bad_flag() -> None:

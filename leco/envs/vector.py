@@ -1,0 +1,110 @@
+"""The interface of all environments: many copies of one task, stepped together. Numpy only.
+
+E     environments
+F     episodes that ended in this step
+O...  shape of one observation
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Steps(NamedTuple):
+    """What one action in each environment led to.
+
+    observation_EO          uint8    [E, O...]  what the agent sees next; where an episode ended, the first observation of
+                                                the next one
+    reward_E                float32  [E]        the task's own reward
+    ended_E                 bool     [E]        the episode is over: solved, lost or out of time, which are ends alike
+    success_E               bool     [E]        the task calls the episode that ended solved; false elsewhere
+    terminal_observation_FO uint8    [F, O...]  the observation in which each episode really ended, in the order of the
+                                                environments
+    """
+
+    observation_EO: npt.NDArray[np.uint8]
+    reward_E: npt.NDArray[np.float32]
+    ended_E: npt.NDArray[np.bool_]
+    success_E: npt.NDArray[np.bool_]
+    terminal_observation_FO: npt.NDArray[np.uint8]
+
+
+class VectorEnv(Protocol):
+    """E environments of one task. An episode that ends is followed by the next one at once.
+
+    Episode k of environment e depends on (seed, e, k) alone, not on what was played before. Arrays that are returned belong to
+    the caller: later steps never write into them.
+    """
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """O..., the shape of one observation."""
+
+    @property
+    def actions(self) -> int:
+        """How many actions the task has; they are 0, 1, 2, ..."""
+
+    @property
+    def environments(self) -> int:
+        """E, how many environments there are."""
+
+    def reset(self, seed: int | None = None) -> npt.NDArray[np.uint8]:
+        """Starts every environment at its episode 0.
+
+        Args:
+            seed: replaces the seed that the environments were made with; without it, the same episodes come again.
+
+        Returns:
+            The first observations: uint8 [E, O...].
+        """
+
+    def step(self, action_E: npt.ArrayLike) -> Steps:
+        """Takes one action in each environment.
+
+        Args:
+            action_E: integers [E] from 0 to `actions` - 1.
+
+        Raises:
+            ValueError: the actions have another shape, are no integers or out of range; nothing has been stepped.
+            RuntimeError: `reset` has never been called.
+        """
+
+    def close(self) -> None:
+        """Lets go of everything; the environments cannot be used any more."""
+
+
+def episode_seed(seed: int, environment: int, episode: int) -> int:
+    """The seed of one episode: 64 bits that depend on the three numbers alone."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(environment, episode))
+    return int(sequence.generate_state(1, np.uint64)[0])
+
+
+def checked_seed(seed: int) -> int:
+    """The seed, if it is one."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"a seed must be an integer of at least 0, not {seed!r}")
+    return int(seed)
+
+
+def checked_environments(environments: int) -> int:
+    """The number of environments, if it is one."""
+    if environments < 1:
+        raise ValueError(f"there must be at least 1 environment, not {environments}")
+    return environments
+
+
+def checked_actions(action_E: npt.ArrayLike, environments: int, actions: int) -> npt.NDArray[np.int64]:
+    """The actions as int64 [E], or a ValueError that says what is wrong with them."""
+    array = np.asarray(action_E)
+    if array.shape != (environments,):
+        raise ValueError(f"actions have shape {list(array.shape)}, expected [{environments}], one for each environment")
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"actions must be integers, not {array.dtype}")
+    # Seen as unsigned numbers, negative ones are too large as well: one comparison finds both.
+    if (array.astype(np.uint64) >= actions).any():
+        e = int(np.argmax((array < 0) | (array >= actions)))
+        raise ValueError(f"action {array[e]} of environment {e} is not one of 0 to {actions - 1}")
+    return array.astype(np.int64)

@@ -1,0 +1,114 @@
+"""The actor: `leco actor`."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+import structlog
+import torch
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from leco.memory import keep_freed_memory
+from leco.rpc import counting, learning
+from leco.rpc.channel import open_channel
+from leco.telemetry import configure_logging, serve_metrics
+from services.actor.acting import Actor
+from services.actor.config import ActorSettings, read_settings
+from services.actor.metrics import ActorMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import grpc
+
+log = structlog.get_logger("leco.actor")
+
+JOIN_PATIENCE_SECONDS = 3600.0
+MAX_UNACKNOWLEDGED = 16  # trajectories; what waits grows old
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Reads the settings and plays until SIGTERM or Ctrl-C."""
+    settings = read_settings(sys.argv[1:] if arguments is None else arguments)
+    configure_logging(level=settings.log_level, log_format=settings.log_format)
+    keep_freed_memory()
+    torch.set_num_threads(settings.threads)
+    stopped = threading.Event()
+
+    def stop(number: int, _frame: object) -> None:
+        log.info("draining", signal=signal.Signals(number).name, seconds=settings.drain_seconds)
+        stopped.set()
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_DFL)  # a second one ends the process at once
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, stop)
+    try:
+        act(settings, stopped)
+    except (OSError, ValueError, learning.LearnerError) as error:
+        sys.exit(f"leco actor: {error}")
+
+
+def act(settings: ActorSettings, stopped: threading.Event) -> None:
+    """Plays in one run after another, as the learner has them, until `stopped`."""
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    metrics = ActorMetrics(registry)
+    with contextlib.ExitStack() as stack:
+        if settings.metrics_port is not None:
+            _, stop_metrics = serve_metrics(registry, host=settings.metrics_host, port=settings.metrics_port)
+            stack.callback(stop_metrics)
+        learner = open_channel(settings.learner, service=learning.SERVICE, tls=settings.tls)
+        stack.callback(learner.close)
+        hashcount = None
+        if settings.hashcount is not None:
+            hashcount = open_channel(settings.hashcount, service=counting.SERVICE, tls=settings.tls)
+            stack.callback(hashcount.close)
+        while not stopped.is_set():
+            try:
+                play_run(settings, metrics, learner, hashcount, stopped)
+            except learning.RunChanged as change:
+                log.warning("the learner has another run; joining it", reason=str(change))
+            except learning.Closed:  # stopped while it waited for the learner
+                break
+    log.info("stopped")
+
+
+def play_run(
+    settings: ActorSettings,
+    metrics: ActorMetrics,
+    learner: grpc.Channel,
+    hashcount: grpc.Channel | None,
+    stopped: threading.Event,
+) -> None:
+    """Joins and plays until `stopped`, then sends what was played, as long as that takes no longer than the drain may."""
+    with learning.LearnerClient(
+        learner,
+        actor_name=settings.name,
+        software_version=metadata.version("leco"),
+        max_unacknowledged=MAX_UNACKNOWLEDGED,
+    ) as client:
+        watch = threading.Thread(target=_close_late, args=(client, stopped, settings.drain_seconds), daemon=True)
+        watch.start()
+        specification, version = client.join(give_up_after=JOIN_PATIENCE_SECONDS)
+        log.info("joined", run=specification.run, task=specification.task, method=specification.method, version=version)
+        Actor(client, specification, hashcount, index=settings.index, metrics=metrics).run(stopped)
+        if left := client.drain(settings.drain_seconds):
+            log.warning("ended before the learner had taken everything", trajectories=left)
+
+
+def _close_late(client: learning.LearnerClient, stopped: threading.Event, drain_seconds: float) -> None:
+    """Closes the client when the time for draining is over, so that nothing waits for a learner that is away."""
+    stopped.wait()
+    threading.Event().wait(drain_seconds)
+    client.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""An actor's life in one run: parameters, an unroll, hand it over, again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import structlog
+import torch
+
+from leco.coding import make_coder
+from leco.config import parse
+from leco.envs.registry import make
+from leco.methods import find_method
+from leco.networks import build
+from leco.publishing import load_acting
+from leco.rpc.counting import HashCountClient
+from services.actor.playing import Player
+from services.actor.sending import Parcel, Sender
+from services.actor.visits import VisitCounter
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    import grpc
+
+    from leco.config import Experiment
+    from leco.rpc.learning import LearnerClient
+    from leco.training import Named
+    from leco.types import ParameterSnapshot, RunSpecification
+    from services.actor.metrics import ActorMetrics
+
+log = structlog.get_logger("leco.actor")
+
+COUNT_PATIENCE_SECONDS = 20.0
+POLL_SECONDS = 0.01
+
+
+class Actor:
+    """Plays in one run until it is stopped.
+
+    Args:
+        client: Joined.
+        specification: Of the run.
+        hashcount: Channel to the hash-count service; None if the method counts nothing.
+        index: Which of the run's actors this is, for its seeds.
+        metrics: To be told.
+        compiled: Whether environments may be stepped by compiled code.
+    """
+
+    def __init__(
+        self,
+        client: LearnerClient,
+        specification: RunSpecification,
+        hashcount: grpc.Channel | None,
+        *,
+        index: int,
+        metrics: ActorMetrics,
+    ) -> None:
+        self._client, self._metrics = client, metrics
+        self._experiment: Experiment = parse(specification.configuration_toml)
+        self._index = index
+        method, shape = find_method(specification.method), specification.trajectories.observation_shape
+        self._networks = build(method, shape, specification.trajectories.action_count)
+        self._env = make(specification.task, specification.environments, seed=0)
+        found = (self._env.observation_shape, self._env.actions)
+        if found != (shape, specification.trajectories.action_count):
+            raise ValueError(
+                f"{specification.task} has observations and actions {found} here, and others at the learner"
+            )
+        self._player: Player | None = None
+        self._version = 0
+        self._hash_version = 0
+        coder = make_coder(method, shape, self._networks.intrinsic)
+        self._counter: VisitCounter | None = None
+        if coder is not None:
+            if hashcount is None:
+                raise ValueError(
+                    f"method {method.name!r} counts: give the address of the hash-count service (--hashcount)"
+                )
+            counting = HashCountClient(
+                hashcount, run=specification.run, code_width=coder.width, patience_seconds=COUNT_PATIENCE_SECONDS
+            )
+            self._counter = VisitCounter(counting, coder.codes, specification.environments)
+        self._metrics.environments.set(specification.environments)
+
+    def run(self, stopped: threading.Event) -> None:
+        """Plays until `stopped`; then sends what was played. Raises what `LearnerClient.push` raises."""
+        count = self._counter.count if self._counter is not None else None
+        sender = Sender(self._client, count, self._metrics)
+        unroll_length = self._experiment.actors.unroll
+        try:
+            while not stopped.is_set():
+                snapshot = self._timed("fetching", lambda: self._newer(stopped))
+                if snapshot is not None:
+                    self._use(snapshot)
+                if self._player is None:
+                    continue  # stopped before there were parameters
+                unroll = self._timed("acting", lambda: self._player.play(unroll_length))  # type: ignore[union-attr]
+                self._metrics.frames.inc(unroll.action_TE.size)
+                endings = [ending.summary for each in unroll.endings for ending in each]
+                self._metrics.episodes.inc(len(endings))
+                self._metrics.successes.inc(sum(summary.success for summary in endings))
+                parcel = Parcel(unroll, self._version, self._hash_of(self._version, self._intrinsic))
+                self._timed("waiting", lambda: sender.send(parcel))  # noqa: B023  # called at once
+        finally:
+            self._env.close()
+        sender.finish()
+
+    def _newer(self, stopped: threading.Event) -> ParameterSnapshot | None:
+        """Newer parameters if there are any. In a deterministic run: those after the updates that the last unroll serves."""
+        learner = self._experiment.learner
+        if not learner.deterministic or self._version == 0:
+            return self._client.parameters(self._version)
+        due = self._updates + self._experiment.actors.environments // learner.batch
+        while not stopped.is_set():
+            snapshot = self._client.parameters(self._version)
+            if snapshot is not None and int(snapshot.tensors["updates"]) >= due:
+                return snapshot
+            time.sleep(POLL_SECONDS)
+        return None
+
+    def _use(self, snapshot: ParameterSnapshot) -> None:
+        policy, self._intrinsic = load_acting(snapshot, self._networks)
+        with torch.no_grad():
+            for name, parameter in self._networks.policy.named_parameters():
+                parameter.copy_(policy[name])
+        self._version, self._updates = snapshot.version, int(snapshot.tensors["updates"])
+        self._metrics.version.set(self._version)
+        learner = self._experiment.learner
+        # A deterministic run begins anew at every checkpoint, because environments are not saved in it.
+        again = learner.deterministic and self._updates % learner.checkpoint_every == 0
+        if self._player is None or again:
+            key = self._updates if learner.deterministic else self._version
+            seeds = np.random.SeedSequence((self._experiment.seed, self._index, key)).generate_state(2, np.uint32)
+            observation_EO = self._env.reset(int(seeds[0]))
+            if self._player is None:
+                self._player = Player(self._env, self._networks.policy, int(seeds[1]))
+            self._player.restart(int(seeds[1]), observation_EO)
+
+    def _hash_of(self, version: int, tensors: Named) -> Callable[[], None]:
+        """What the thread that sends does before it hashes an unroll of this version."""
+
+        def use() -> None:
+            net = self._networks.intrinsic
+            if net is not None and self._hash_version != version:
+                own = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+                with torch.no_grad():
+                    for name, tensor in tensors.items():
+                        own[name].copy_(tensor)
+                net.eval()
+                self._hash_version = version
+
+        return use
+
+    def _timed(self, activity: str, action: Callable[[], Any]) -> Any:
+        begin = time.monotonic()
+        result = action()
+        self._metrics.seconds.labels(activity).inc(time.monotonic() - begin)
+        return result

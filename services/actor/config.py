@@ -1,0 +1,103 @@
+"""The settings of an actor, from flags and the environment."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from leco.rpc.tls import ChannelTls
+from services import flags
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from leco.telemetry import LogFormat
+
+DESCRIPTION = """\
+Plays: joins a learner's run, steps environments with its policy, has what it sees counted, and sends trajectories.
+
+An actor is told two addresses. The task, the method and everything else come from the learner. It can be ended at any time; on
+SIGTERM it first sends what it has played."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActorSettings:
+    """What an actor runs with. Times are in seconds."""
+
+    learner: str
+    hashcount: str | None
+    tls: ChannelTls | None
+    name: str
+    index: int
+    metrics_host: str
+    metrics_port: int | None
+    drain_seconds: float
+    threads: int
+    log_level: str
+    log_format: LogFormat
+
+
+def read_settings(arguments: Sequence[str]) -> ActorSettings:
+    """Reads the command line and the environment; on a mistake says what to change and exits with code 2."""
+    parser = flags.ServiceParser("actor", DESCRIPTION)
+    parser.setting("--learner", default="127.0.0.1:50051", kind=str, metavar="ADDRESS", help="address of the learner")
+    parser.setting(
+        "--hashcount",
+        default="127.0.0.1:50061",
+        kind=str,
+        metavar="ADDRESS",
+        help="address of the hash-count service; dns:///name:port for all replicas behind a name",
+    )
+    for flag, what in (
+        ("--tls-ca", "certificates that sign those of the services; turns TLS on"),
+        ("--tls-cert", "this actor's certificate, for services that ask for one"),
+        ("--tls-key", "its key"),
+    ):
+        parser.setting(flag, default=None, kind=flags.existing_file, metavar="FILE", help=what)
+    parser.setting("--name", default=socket.gethostname(), kind=str, metavar="NAME", help="for logs and people")
+    parser.setting(
+        "--index",
+        default=None,
+        kind=_index,
+        metavar="N",
+        help="which of the run's actors this is: with the run's seed it decides what is played (default: random)",
+    )
+    parser.setting("--threads", default="1", kind=_index, metavar="N", help="processor threads of the policy's network")
+    parser.setting("--metrics-host", default="127.0.0.1", kind=str, metavar="HOST", help="where metrics are served")
+    parser.setting(
+        "--metrics-port",
+        default="9471",
+        kind=flags.port_or_off,
+        metavar="PORT",
+        help="the port; 0 takes a free one, 'off' serves none",
+    )
+    parser.process_settings()
+    parsed = parser.parse_args(arguments)
+    ca: Path | None = parsed.tls_ca
+    if ca is None and (parsed.tls_cert or parsed.tls_key):
+        parser.error("--tls-cert and --tls-key need --tls-ca")
+    if (parsed.tls_cert is None) != (parsed.tls_key is None):
+        parser.error("--tls-cert and --tls-key go together: give both or neither")
+    return ActorSettings(
+        learner=parsed.learner,
+        hashcount=parsed.hashcount,
+        tls=None if ca is None else ChannelTls(ca=ca, certificate=parsed.tls_cert, key=parsed.tls_key),
+        name=parsed.name,
+        index=secrets.randbits(32) if parsed.index is None else parsed.index,
+        metrics_host=parsed.metrics_host,
+        metrics_port=parsed.metrics_port,
+        drain_seconds=parsed.drain_seconds,
+        threads=max(parsed.threads, 1),
+        log_level=parsed.log_level,
+        log_format=parsed.log_format,
+    )
+
+
+def _index(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise ValueError(f"must be a whole number, and not {text!r}")
+    return int(text)

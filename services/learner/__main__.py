@@ -1,0 +1,185 @@
+"""The learner: `leco learner`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+from importlib import metadata
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+import torch
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from leco.coding import make_coder
+from leco.config import to_toml
+from leco.envs.registry import find_task
+from leco.memory import keep_freed_memory
+from leco.methods import find_method
+from leco.networks import build
+from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
+from leco.rpc.learning import SERVICE
+from leco.rpc.server import RpcServer, wait_for_signal
+from leco.telemetry import configure_logging, serve_metrics
+from leco.training import start
+from leco.types import RunSpecification, TrajectorySpec
+from leco.v1 import learner_pb2_grpc
+from services.learner.checkpoints import Checkpoints
+from services.learner.config import LearnerSettings, read_settings
+from services.learner.intake import Intake
+from services.learner.metrics import LearnerMetrics
+from services.learner.recorder import Episodes, Recorder
+from services.learner.run_folder import open_run, run_name
+from services.learner.servicer import LearnerServicer
+from services.learner.trainer import Trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leco.config import Experiment
+    from leco.training import Networks
+
+log = structlog.get_logger("leco.learner")
+
+MAX_UNARY_SECONDS = 60.0
+MAX_CALLS = 1024
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Reads the settings and trains until done, SIGTERM or Ctrl-C."""
+    settings = read_settings(sys.argv[1:] if arguments is None else arguments)
+    configure_logging(level=settings.log_level, log_format=settings.log_format)
+    keep_freed_memory()
+    torch.set_num_threads(settings.threads)
+    try:
+        asyncio.run(serve(settings))
+    except (OSError, ValueError) as error:  # an address, a file or a configuration that cannot be used
+        sys.exit(f"leco learner: {error}")
+
+
+async def serve(settings: LearnerSettings) -> None:
+    """Runs the service until training is done or a signal comes, then drains it."""
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    rpc_metrics = RpcMetrics(registry, "learner")
+    async with contextlib.AsyncExitStack() as stack:
+        parts = compose(settings, LearnerMetrics(registry), stack)
+        metrics_port = None
+        if settings.metrics_port is not None:
+            host = settings.listen.rpartition(":")[0].strip("[]")
+            metrics_port, stop_metrics = serve_metrics(registry, host=host, port=settings.metrics_port)
+            stack.callback(stop_metrics)
+        interceptor = RpcInterceptor(rpc_metrics, max_seconds=MAX_UNARY_SECONDS, max_calls=MAX_CALLS)
+        server = RpcServer(SERVICE, interceptor=interceptor, tls=settings.tls)
+        learner_pb2_grpc.add_LearnerServiceServicer_to_server(parts.servicer, server.grpc)
+        stopped = asyncio.ensure_future(wait_for_signal())
+        address = await server.start(settings.listen)
+        parts.trainer.publish()
+        server.set_serving(serving=True)
+        training = asyncio.ensure_future(_in_thread(parts.trainer))
+        log.info(
+            "serving", address=address, metrics_port=metrics_port, run=str(settings.run), frames=parts.trainer.frames
+        )
+        await asyncio.wait((stopped, training), return_when=asyncio.FIRST_COMPLETED)
+        why = "all frames are trained on" if training.done() else stopped.result()
+        log.info("draining", reason=why, seconds=settings.drain_seconds)
+        parts.servicer.drain()
+        parts.intake.close()
+        await training  # the update in progress, and a checkpoint
+        await server.drain(settings.drain_seconds)
+        stopped.cancel()
+    log.info("stopped", frames=parts.trainer.frames)
+
+
+class Parts(NamedTuple):
+    """What the service is made of."""
+
+    intake: Intake
+    servicer: LearnerServicer
+    trainer: Trainer
+
+
+def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextlib.AsyncExitStack) -> Parts:
+    """Reads the run's folder and makes the parts."""
+    experiment = open_run(settings.run, settings.config)
+    torch.manual_seed(experiment.seed)
+    task, method = find_task(experiment.task), find_method(experiment.method)
+    networks = build(method, task.observation_shape, task.actions)
+    device = torch.device(settings.device)
+    networks = networks._replace(
+        policy=networks.policy.to(device), intrinsic=networks.intrinsic and networks.intrinsic.to(device)
+    )
+    checkpoints = Checkpoints(settings.run / "checkpoints", experiment.learner.keep)
+    found = checkpoints.newest(start(networks))
+    state, facts = found if found is not None else (start(networks), {})
+    recorder, episodes = Recorder(settings.run, state.updates), Episodes()
+    stack.callback(recorder.close)
+    intake = Intake(
+        capacity=experiment.learner.queue,
+        window=min(experiment.actors.environments, experiment.learner.queue),
+        max_lag=experiment.learner.max_lag,
+        needs_counts=method.counts,
+        metrics=metrics,
+        on_episodes=episodes.add,
+    )
+    specification = _specification(experiment, networks, run_name(settings.run), task.observation_shape, task.actions)
+    servicer = LearnerServicer(specification, intake, metrics, software_version=metadata.version("leco"))
+    trainer = Trainer(
+        experiment,
+        networks,
+        state,
+        intake=intake,
+        publish=servicer.publish,
+        checkpoints=checkpoints,
+        recorder=recorder,
+        episodes=episodes,
+        metrics=metrics,
+        device=device,
+        best=float(facts.get("best_return", float("-inf"))),
+    )
+    return Parts(intake, servicer, trainer)
+
+
+def _specification(
+    experiment: Experiment, networks: Networks, run: str, observation_shape: tuple[int, ...], actions: int
+) -> RunSpecification:
+    coder = make_coder(find_method(experiment.method), observation_shape, networks.intrinsic)
+    core = networks.policy.initial_state(1)
+    return RunSpecification(
+        run=run,
+        task=experiment.task,
+        method=experiment.method,
+        environments=experiment.actors.environments,
+        code_width=0 if coder is None else coder.width,
+        configuration_toml=to_toml(experiment),
+        trajectories=TrajectorySpec(
+            unroll_length=experiment.actors.unroll,
+            observation_shape=observation_shape,
+            action_count=actions,
+            core_state_shape=tuple(core[:, :, 0].shape),
+        ),
+    )
+
+
+async def _in_thread(trainer: Trainer) -> bool:
+    """Runs the trainer in a thread that ends with the process, unlike an executor's."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[bool] = loop.create_future()
+
+    def run() -> None:
+        try:
+            result = trainer.run()
+        except BaseException as error:  # noqa: BLE001  # it is raised again where it is awaited
+            loop.call_soon_threadsafe(done.set_exception, error)
+        else:
+            loop.call_soon_threadsafe(done.set_result, result)
+
+    threading.Thread(target=run, name="leco-trainer", daemon=True).start()
+    return await done
+
+
+if __name__ == "__main__":
+    main()

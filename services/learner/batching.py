@@ -1,0 +1,40 @@
+"""Trajectories side by side, time first: the batch that `leco.update.update` takes.
+
+T  actions in an unroll        B  trajectories in a batch
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from leco.training import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leco.types import Trajectory
+
+
+def make_batch(trajectories: Sequence[Trajectory], device: torch.device) -> Batch:
+    """B trajectories of one run as tensors. Counts are there if every trajectory has them."""
+
+    def stacked(name: str) -> torch.Tensor:
+        return torch.from_numpy(np.stack([getattr(each, name) for each in trajectories], axis=1)).to(device)
+
+    counted = all(each.count is not None for each in trajectories)
+    return Batch(
+        observation_TBO=stacked("observation"),
+        start_TB=stacked("start"),
+        action_TB=stacked("action"),
+        reward_TB=stacked("reward"),
+        behaviour_logits_TBA=stacked("behaviour_logits"),
+        previous_action_B=torch.tensor([each.previous_action for each in trajectories], device=device),
+        previous_reward_B=torch.tensor(
+            [each.previous_reward for each in trajectories], dtype=torch.float32, device=device
+        ),
+        core_state=torch.from_numpy(np.stack([each.core_state for each in trajectories], axis=2)).to(device),
+        count_TB=stacked("count").long() if counted else None,
+    )

@@ -1,0 +1,88 @@
+"""A run's checkpoints in its folder: the newest few, and the best.
+
+checkpoints/000012000.safetensors   after 12,000 updates
+checkpoints/best.safetensors        of the highest mean return so far
+checkpoints/versions                no version of the parameters above this number was ever published
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+import structlog
+
+from leco.saving import SavedStateError, load, save
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from leco.saving import Fact
+    from leco.training import State
+
+log = structlog.get_logger("leco.learner")
+
+RESERVED_VERSIONS = 1000
+
+
+class Checkpoints:
+    """The checkpoints of a run.
+
+    Args:
+        folder: `checkpoints` of the run; it is made if it is not there.
+        keep: How many of the newest are kept.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._keep = folder, keep
+        self._versions = folder / "versions"
+        self._reserved = int(self._versions.read_text()) if self._versions.exists() else 0
+        self._begun = self._reserved
+
+    def newest(self, like: State) -> tuple[State, dict[str, Fact]] | None:
+        """The newest checkpoint that can be read; None if there is none.
+
+        Raises:
+            SavedStateError: there are some, and none can be read: a run must not begin anew over what it could have gone on
+                from.
+        """
+        failure: SavedStateError | None = None
+        for path in reversed(self._saved()):
+            try:
+                return load(path, like)
+            except SavedStateError as error:
+                log.error("a checkpoint cannot be used; trying the one before", error=str(error))
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return None
+
+    def save(self, state: State, facts: Mapping[str, Fact], *, best: bool) -> None:
+        """Saves a state, and removes what is older than the newest few."""
+        save(self._folder / f"{state.updates:09d}.safetensors", state, facts)
+        if best:
+            save(self._folder / "best.safetensors", state, facts)
+        for path in self._saved()[: -self._keep]:
+            path.unlink(missing_ok=True)
+
+    def version(self, updates: int) -> int:
+        """A version for the parameters after so many updates: above every one that was published before this start.
+
+        What is reserved is on disk before it is used, so no crash can make a version come twice.
+        """
+        version = self._begun + updates + 1
+        if version > self._reserved:
+            self._reserved = version + RESERVED_VERSIONS
+            temporary = self._versions.with_name("versions.new")
+            with temporary.open("w") as file:
+                file.write(str(self._reserved))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._versions)
+        return version
+
+    def _saved(self) -> list[Path]:
+        return sorted(p for p in self._folder.iterdir() if re.fullmatch(r"[0-9]{9,}\.safetensors", p.name))

@@ -1,0 +1,88 @@
+"""The settings of the learner, from flags and the environment."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from services import flags
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leco.rpc.tls import ServerTls
+    from leco.telemetry import LogFormat
+
+DESCRIPTION = """\
+Trains: takes trajectories from actors, publishes parameters, saves checkpoints.
+
+Everything about the experiment is in a TOML file (--config); the run's folder (--run) keeps it, with the curves (metrics.csv,
+TensorBoard) and the checkpoints. If the folder has a checkpoint, training goes on from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerSettings:
+    """What the service runs with. Times are in seconds."""
+
+    listen: str
+    metrics_port: int | None
+    tls: ServerTls | None
+    drain_seconds: float
+    log_level: str
+    log_format: LogFormat
+    config: Path | None
+    run: Path
+    device: str
+    threads: int
+
+
+def read_settings(arguments: Sequence[str]) -> LearnerSettings:
+    """Reads the command line and the environment; on a mistake says what to change and exits with code 2."""
+    parser = flags.ServiceParser("learner", DESCRIPTION)
+    parser.common_settings(listen="127.0.0.1:50051", metrics_port="9451")
+    parser.setting(
+        "--config",
+        default=None,
+        kind=flags.existing_file,
+        metavar="FILE",
+        help="the experiment (default: config.toml in the run's folder)",
+    )
+    parser.setting("--run", default=None, kind=Path, metavar="FOLDER", help="the run's folder; made if it is not there")
+    parser.setting("--device", default="cpu", kind=_device, metavar="DEVICE", help="cpu, cuda or cuda:N")
+    parser.setting(
+        "--threads",
+        default=str(os.cpu_count() or 1),
+        kind=_threads,
+        metavar="N",
+        help="processor threads of an update",
+    )
+    parsed = parser.parse_args(arguments)
+    if parsed.run is None:
+        parser.error("--run is missing: name the folder that keeps the run, for example --run runs/first")
+    return LearnerSettings(
+        listen=parsed.listen,
+        metrics_port=parsed.metrics_port,
+        tls=parser.tls(parsed),
+        drain_seconds=parsed.drain_seconds,
+        log_level=parsed.log_level,
+        log_format=parsed.log_format,
+        config=parsed.config,
+        run=parsed.run,
+        device=parsed.device,
+        threads=parsed.threads,
+    )
+
+
+def _device(text: str) -> str:
+    if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", text):
+        raise ValueError(f"must be cpu, cuda or cuda:N, and not {text!r}")
+    return text
+
+
+def _threads(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= 1024:
+        raise ValueError(f"must be a whole number from 1 to 1024, and not {text!r}")
+    return int(text)

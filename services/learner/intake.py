@@ -1,0 +1,249 @@
+"""Trajectories on their way from the streams to the trainer: bounded, fair, and each at most once.
+
+The streams live on one event loop; the trainer is a thread of its own. What both touch (the queue and the newest version)
+is under a lock, everything else belongs to the event loop.
+
+    places    waiting trajectories + outstanding credits never exceed `capacity`
+    credits   a free place goes to the stream that holds the fewest credits, among equals to the one that waited longest
+    numbers   of each incarnation the highest one taken is known; one up to it is a duplicate, one beyond the next is refused
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+import threading
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import grpc
+
+from leco.rpc.codec import CodecError
+from leco.rpc.interceptor import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from leco.types import EpisodeSummary, Trajectory
+    from services.learner.metrics import DropReason, LearnerMetrics
+
+# An incarnation is worth remembering while its actor may still come back; a number and 16 bytes are cheap.
+REMEMBERED_INCARNATIONS = 8192
+FAILED_PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
+Ending = tuple[grpc.StatusCode, str]
+STOPPING: Ending = (grpc.StatusCode.UNAVAILABLE, "the learner is stopping; connect again later")
+TAKEN_OVER: Ending = (grpc.StatusCode.ALREADY_EXISTS, "another stream of the same incarnation took over")
+
+
+@dataclass(eq=False, slots=True)
+class Stream:
+    """An actor's Push stream. Of the event loop only."""
+
+    incarnation: bytes
+    last: int | None  # the highest number taken of the incarnation; None if this learner has taken none
+    turn: int  # when it was last granted a credit; a smaller number is longer ago
+    credits: int = 0  # granted and not used yet
+    open: bool = True  # whether it may still send
+    ending: Ending | None = None  # not an exception, whose traceback would keep the request in memory
+    _untold_credits: int = 0
+    _untold: bool = True  # all that is untold is one answer, so an actor that does not read costs nothing
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def news(self) -> tuple[int, int] | None:
+        """The number acknowledged and new credits, as soon as there is something to tell; None at the end of the stream."""
+        while not self._untold:
+            if not self.open:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        self._untold = False
+        new_credits, self._untold_credits = self._untold_credits, 0
+        return self.last or 0, new_credits
+
+    def grant(self, turn: int) -> None:
+        """Adds a credit."""
+        self.turn = turn
+        self.credits += 1
+        self._untold_credits += 1
+        self.tell()
+
+    def end(self, ending: Ending | None) -> None:
+        """Ends the stream, after what is untold was told; credits end with it."""
+        self.open = False
+        self.ending = ending
+        self.credits = self._untold_credits = 0
+        self._changed.set()
+
+    def tell(self) -> None:
+        """Has the actor told where it stands, also if that is nothing new."""
+        self._untold = True
+        self._changed.set()
+
+
+class Intake:
+    """What actors sent and the trainer has not taken yet. `open`, `offer`, `leave` and `drain` are of the event loop.
+
+    Args:
+        capacity: The most trajectories waiting and credits outstanding, together. A stuck actor keeps its credits, so with
+            batch + window x actors the trainer never waits for any single one.
+        window: The most credits that one stream holds.
+        max_lag: A trajectory whose policy is more versions behind the newest is dropped.
+        needs_counts: Whether trajectories without counts are dropped.
+        metrics: Told of everything, episodes included.
+        on_episodes: Called on the event loop with (version, episodes) of each trajectory in which episodes ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity: int,
+        window: int,
+        max_lag: int,
+        needs_counts: bool,
+        metrics: LearnerMetrics,
+        on_episodes: Callable[[int, Sequence[EpisodeSummary]], None],
+    ) -> None:
+        for name, value, least in (("capacity", capacity, 1), ("window", window, 1), ("max_lag", max_lag, 0)):
+            if value < least:
+                raise ValueError(f"{name} is {value}, expected at least {least}")
+        self._capacity, self._window, self._max_lag, self._needs_counts = capacity, window, max_lag, needs_counts
+        self._metrics, self._on_episodes = metrics, on_episodes
+        self._queue: deque[Trajectory] = deque()
+        self._newest, self._draining, self._closed = 0, False, False
+        self._changed = threading.Condition()  # guards the four above
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._streams: dict[bytes, Stream] = {}
+        self._outstanding = 0  # credits of all streams
+        self._turns = itertools.count()
+        self._remembered: OrderedDict[bytes, int] = OrderedDict()  # `last` of closed streams, the longest gone first
+        metrics.queue_capacity.set(capacity)
+
+    def open(self, incarnation: bytes) -> Stream:
+        """Begins a stream; another one of the same incarnation ends."""
+        if self._draining:
+            raise Refusal(*STOPPING)
+        self._loop = asyncio.get_running_loop()
+        if incarnation in self._streams:
+            self.leave(self._streams[incarnation], TAKEN_OVER)
+        stream = Stream(incarnation, self._remembered.pop(incarnation, None), next(self._turns))
+        self._streams[incarnation] = stream
+        self._grant()
+        return stream
+
+    def offer(self, stream: Stream, trajectory: Trajectory) -> None:
+        """Takes a trajectory, or drops it; either way it is acknowledged. Refusal or CodecError: it breaks the contract."""
+        if stream.credits == 0:
+            raise Refusal(
+                FAILED_PRECONDITION, "a trajectory came without a credit; expected none before one is granted"
+            )
+        stream.credits -= 1
+        self._outstanding -= 1
+        if reason := self._put(trajectory, stream.last):
+            self._metrics.dropped(reason)
+        stream.last = max(stream.last or 0, trajectory.number)
+        stream.tell()
+        self._grant()
+        if trajectory.episodes and reason != "duplicate":
+            self._metrics.episodes(trajectory.episodes)
+            self._on_episodes(trajectory.parameters_version, trajectory.episodes)
+
+    def _put(self, trajectory: Trajectory, last: int | None) -> DropReason | None:
+        """Appends to the queue what follows the last one taken, or says why it is to be dropped."""
+        number, version = trajectory.number, trajectory.parameters_version
+        if last is not None and number <= last:
+            return "duplicate"
+        if last is not None and number != last + 1:
+            raise Refusal(FAILED_PRECONDITION, f"number is {number}, expected {last + 1}: a trajectory was skipped")
+        with self._changed:
+            if version > self._newest:
+                raise CodecError(f"parameters_version is {version}, expected at most {self._newest}, the newest one")
+            if self._newest - version > self._max_lag:
+                return "lag"
+            if self._needs_counts and trajectory.count is None:
+                return "uncounted"
+            self._queue.append(trajectory)
+            self._changed.notify()
+        return None
+
+    def leave(self, stream: Stream, ending: Ending | None = None) -> None:
+        """Ends a stream: its credits are free, its incarnation stays known. Does nothing if it has ended before."""
+        if not stream.open:
+            return
+        del self._streams[stream.incarnation]
+        self._outstanding -= stream.credits
+        stream.end(ending)
+        if stream.last is not None:
+            self._remembered[stream.incarnation] = stream.last
+            if len(self._remembered) > REMEMBERED_INCARNATIONS:
+                self._remembered.popitem(last=False)
+        self._grant()
+
+    def drain(self) -> None:
+        """Ends all streams, for good, after they were told what was taken. The trainer may go on with what waits."""
+        with self._changed:
+            self._draining = True
+            self._changed.notify_all()
+        for stream in list(self._streams.values()):
+            self.leave(stream, STOPPING)
+
+    def _grant(self) -> None:
+        """Gives free places to the streams."""
+        with self._changed:
+            queued, draining = len(self._queue), self._draining
+        free = self._capacity - queued - self._outstanding
+        if free > 0 and not draining:
+            waiting = [(one.credits, one.turn, one) for one in self._streams.values() if one.credits < self._window]
+            heapq.heapify(waiting)
+            while free > 0 and waiting:
+                stream = heapq.heappop(waiting)[2]
+                stream.grant(next(self._turns))
+                self._outstanding, free = self._outstanding + 1, free - 1
+                if stream.credits < self._window:
+                    heapq.heappush(waiting, (stream.credits, stream.turn, stream))
+        self._metrics.places(queued=queued, outstanding=self._outstanding, streams=len(self._streams))
+
+    def take(self, count: int, timeout: float | None = None) -> list[Trajectory] | None:
+        """The next `count` trajectories in order of arrival; None if they do not come in time or never will (drained, closed)."""
+        if not 1 <= count <= self._capacity:
+            raise ValueError(f"count is {count}, expected 1 to {self._capacity}, the capacity")
+        with self._changed:
+            self._changed.wait_for(lambda: self._draining or len(self._queue) >= count, timeout)
+            if self._closed or len(self._queue) < count:
+                return None
+            taken = [self._queue.popleft() for _ in range(count)]
+            lags = [self._newest - trajectory.parameters_version for trajectory in taken]
+        self._metrics.taken(lags)
+        self._soon(self._grant)
+        return taken
+
+    @property
+    def waiting(self) -> int:
+        """How many trajectories there are to take."""
+        return len(self._queue)
+
+    def published(self, version: int) -> None:
+        """Says that actors can have this version now. What waits and is too old by it will not be taken."""
+        with self._changed:
+            if version < max(self._newest, 1):
+                raise ValueError(f"version is {version}, expected at least {max(self._newest, 1)}: it only ever grows")
+            self._newest = version
+            in_time = deque(each for each in self._queue if version - each.parameters_version <= self._max_lag)
+            late, self._queue = len(self._queue) - len(in_time), in_time
+        self._metrics.dropped("lag", late)
+        self._soon(self._grant)
+
+    def close(self) -> None:
+        """Ends everything: `take` returns None from now on, and streams end."""
+        with self._changed:
+            self._draining = self._closed = True
+            self._changed.notify_all()
+        self._soon(self.drain)
+
+    def _soon(self, act: Callable[[], None]) -> None:
+        """Has the event loop do something, if there is one; when it has ended, there are no streams either."""
+        with contextlib.suppress(RuntimeError):
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(act)

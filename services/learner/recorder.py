@@ -1,0 +1,111 @@
+"""A run's curves, for people: metrics.csv and TensorBoard, one line every few updates."""
+
+from __future__ import annotations
+
+import csv
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from torch.utils.tensorboard.writer import SummaryWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from leco.types import EpisodeSummary
+
+RECENT_EPISODES = 100
+COLUMNS = (
+    *("frames", "updates", "seconds", "frames_per_second", "episodes", "return", "success", "length"),
+    *("r_e", "r_ep", "r_ta", "r_i", "new_code_share", "distinct_share"),
+    *("policy_gradient_loss", "value_loss", "entropy", "value_e_loss", "hash_loss"),
+    *("lag", "queue", "waiting_share", "updating_share", "publishing_share"),
+)
+
+
+class Episodes:
+    """The last 100 episodes, as actors report them; written by the event loop and read by the trainer."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._recent: deque[EpisodeSummary] = deque(maxlen=RECENT_EPISODES)
+        self.total = 0
+
+    def add(self, _version: int, episodes: Sequence[EpisodeSummary]) -> None:
+        """Notes episodes that ended."""
+        with self._lock:
+            self._recent.extend(episodes)
+            self.total += len(episodes)
+
+    def means(self) -> dict[str, float]:
+        """Mean return, success and length of the last ones; nothing before the first."""
+        with self._lock:
+            recent = list(self._recent)
+        if not recent:
+            return {}
+        count = len(recent)
+        return {
+            "return": sum(each.episode_return for each in recent) / count,
+            "success": sum(each.success for each in recent) / count,
+            "length": sum(each.length for each in recent) / count,
+        }
+
+    @property
+    def full(self) -> bool:
+        """Whether the means are over as many episodes as they should."""
+        return len(self._recent) == RECENT_EPISODES
+
+
+class Recorder:
+    """Writes lines. A run that is resumed goes on in the same files; lines after its checkpoint are taken out first.
+
+    Args:
+        folder: The run's.
+        updates: How many updates the state has that training goes on from.
+    """
+
+    def __init__(self, folder: Path, updates: int) -> None:
+        self._path = folder / "metrics.csv"
+        kept: list[dict[str, str]] = []
+        if self._path.exists():
+            with self._path.open(newline="") as file:
+                kept = [row for row in csv.DictReader(file) if _whole(row) and int(row["updates"]) <= updates]
+        self._seconds = float(kept[-1]["seconds"]) if kept else 0.0
+        temporary = self._path.with_suffix(".new")
+        with temporary.open("w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(kept)
+        temporary.replace(self._path)
+        self._file = self._path.open("a", newline="")
+        self._writer = csv.DictWriter(self._file, COLUMNS)
+        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=updates + 1 if kept else None)
+        self._begin = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long this run has been trained, over all its starts."""
+        return self._seconds + time.monotonic() - self._begin
+
+    def write(self, line: Mapping[str, float]) -> None:
+        """Adds a line; what is not known in it stays empty."""
+        self._writer.writerow(
+            {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in line.items()}
+        )
+        self._file.flush()
+        for name, value in line.items():
+            if name not in ("frames", "updates"):
+                self._board.add_scalar(name, value, int(line["frames"]))
+        self._board.flush()
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._file.close()
+        self._board.close()
+
+
+def _whole(row: Mapping[str, str | None]) -> bool:
+    """Not cut off by a crash."""
+    return set(row) == set(COLUMNS) and None not in row.values() and bool(row["updates"])

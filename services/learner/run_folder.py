@@ -1,0 +1,79 @@
+"""A run's folder: the experiment and the versions it was made with.
+
+config.toml         the experiment, resolved
+versions.json       what software trained it, at every start
+metrics.csv         the curves
+tensorboard/        the same
+checkpoints/        see services.learner.checkpoints
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import re
+import time
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from leco.config import ConfigError, Experiment, parse, to_toml
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PACKAGES = ("leco", "torch", "numpy", "grpcio", "minigrid")
+
+
+def open_run(folder: Path, config: Path | None) -> Experiment:
+    """The experiment of a run; makes the folder, or checks that what it has is the same experiment.
+
+    A run that is resumed may be given more frames; anything else that differs is an error, since half a run of one experiment
+    and half of another is none.
+    """
+    kept = folder / "config.toml"
+    before = parse(kept.read_text()) if kept.exists() else None
+    if config is None and before is None:
+        raise ConfigError(f"{folder} has no config.toml yet: give --config")
+    experiment = parse(config.read_text()) if config is not None else before
+    assert experiment is not None  # noqa: S101
+    if before is not None and dataclasses.replace(before, frames=experiment.frames) != experiment:
+        changed = [
+            now
+            for now, then in zip(to_toml(experiment).splitlines(), to_toml(before).splitlines(), strict=False)
+            if now != then and not now.startswith("frames")
+        ]
+        raise ConfigError(
+            f"{folder} holds a run of another experiment (now: {'; '.join(changed) or 'other keys'}); "
+            "choose another folder, or give the same experiment to go on"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(kept, to_toml(experiment))
+    _note_versions(folder / "versions.json")
+    return experiment
+
+
+def run_name(folder: Path) -> str:
+    """The run's name on the wire: the folder's, of the characters that a name may have."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", folder.resolve().name)[-64:] or "run"
+
+
+def _note_versions(path: Path) -> None:
+    starts = json.loads(path.read_text()) if path.exists() else []
+    found = {name: _version(name) for name in PACKAGES}
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    starts.append({"started": now, "python": platform.python_version(), "machine": platform.machine(), **found})
+    _replace(path, json.dumps(starts, indent=1) + "\n")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_text(text)
+    temporary.replace(path)

@@ -1,0 +1,153 @@
+"""The thread that trains: a batch, an update, new parameters, again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from leco.methods import find_method
+from leco.publishing import acting_snapshot
+from leco.update import update
+from services.learner.batching import make_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from leco.config import Experiment
+    from leco.saving import Fact
+    from leco.training import Networks, State
+    from leco.types import ParameterSnapshot
+    from services.learner.checkpoints import Checkpoints
+    from services.learner.intake import Intake
+    from services.learner.metrics import LearnerMetrics
+    from services.learner.recorder import Episodes, Recorder
+
+log = structlog.get_logger("leco.learner")
+
+
+class Trainer:
+    """Trains until the experiment's frames are reached or the intake is closed.
+
+    Args:
+        experiment: What is trained.
+        networks: What is computed.
+        state: Where training begins or goes on.
+        intake: Where trajectories come from.
+        publish: Takes new parameters.
+        checkpoints: Where states are saved.
+        recorder, episodes: The run's curves.
+        metrics: To be told.
+        device: Where updates are computed.
+        best: The highest mean return for which a state was saved.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        networks: Networks,
+        state: State,
+        *,
+        intake: Intake,
+        publish: Callable[[ParameterSnapshot], None],
+        checkpoints: Checkpoints,
+        recorder: Recorder,
+        episodes: Episodes,
+        metrics: LearnerMetrics,
+        device: torch.device,
+        best: float = float("-inf"),
+    ) -> None:
+        self._experiment, self._networks, self.state = experiment, networks, state
+        self._intake, self._publish, self._checkpoints = intake, publish, checkpoints
+        self._recorder, self._episodes, self._metrics, self._device = recorder, episodes, metrics, device
+        self._method = find_method(experiment.method)
+        self._frames_of_update = experiment.learner.batch * experiment.actors.unroll
+        self._best = best
+        self._spent = dict.fromkeys(("waiting", "updating", "publishing"), 0.0)
+        self._lag = 0.0
+        self._recorded = (state.updates, time.monotonic())
+
+    @property
+    def frames(self) -> int:
+        """Actions trained on, over all starts of the run."""
+        return self.state.updates * self._frames_of_update
+
+    def publish(self) -> None:
+        """Offers the present parameters to actors."""
+        self._publish(acting_snapshot(self.state, self._checkpoints.version(self.state.updates)))
+
+    def run(self) -> bool:
+        """Trains. Returns whether all frames were trained on; otherwise it was asked to stop. The state is saved either way."""
+        learner = self._experiment.learner
+        try:
+            while self.frames < self._experiment.frames:
+                if not self._step():
+                    return False
+                if self.state.updates % learner.checkpoint_every == 0:
+                    self._save()
+            return True
+        finally:
+            if self.state.updates % learner.checkpoint_every != 0 and not learner.deterministic:
+                self._save()
+
+    def _step(self) -> bool:
+        """One update; False if there are no more trajectories."""
+        learner = self._experiment.learner
+        clock = [time.monotonic()]
+        trajectories = self._intake.take(learner.batch)
+        clock.append(time.monotonic())
+        if trajectories is None:
+            return False
+        newest = self._checkpoints.version(self.state.updates)
+        self._lag = newest - sum(each.parameters_version for each in trajectories) / len(trajectories)
+        batch = make_batch(trajectories, self._device)
+        self.state, stats = update(self._networks, self.state, batch, self._method, self._experiment.training)
+        clock.append(time.monotonic())
+        if self.state.updates % learner.publish_every == 0:
+            self.publish()
+        clock.append(time.monotonic())
+        for activity, begin, end in zip(self._spent, clock, clock[1:], strict=False):
+            self._spent[activity] += end - begin
+            self._metrics.spent(activity, end - begin)  # type: ignore[arg-type]
+        self._metrics.updates.inc()
+        self._metrics.frames.inc(self._frames_of_update)
+        if self.state.updates % learner.record_every == 0:
+            self._record(stats)
+        return True
+
+    def _record(self, stats: dict[str, float]) -> None:
+        updates, since = self._recorded
+        now = time.monotonic()
+        frames = (self.state.updates - updates) * self._frames_of_update
+        self._recorded = (self.state.updates, now)
+        total = sum(self._spent.values()) or 1.0
+        line: dict[str, float] = {
+            "frames": self.frames,
+            "updates": self.state.updates,
+            "seconds": self._recorder.seconds,
+            "frames_per_second": frames / (now - since),
+            "episodes": self._episodes.total,
+            **self._episodes.means(),
+            **stats,
+            "lag": self._lag,
+            "queue": self._intake.waiting,
+            **{f"{activity}_share": seconds / total for activity, seconds in self._spent.items()},
+        }
+        self._spent = dict.fromkeys(self._spent, 0.0)
+        self._recorder.write(line)
+        for name, value in stats.items():
+            self._metrics.statistic(name, value)
+
+    def _save(self) -> None:
+        mean = self._episodes.means().get("return", float("-inf"))
+        best = self._episodes.full and mean > self._best
+        if best:
+            self._best = mean
+        facts: dict[str, Fact] = {"frames": self.frames, "seconds": self._recorder.seconds, "method": self._method.name}
+        facts |= {name: x for name, x in (("return", mean), ("best_return", self._best)) if x > float("-inf")}
+        begin = time.monotonic()
+        self._checkpoints.save(self.state, facts, best=best)
+        log.info("saved", updates=self.state.updates, seconds=round(time.monotonic() - begin, 3), best=best)

@@ -1,0 +1,235 @@
+"""All services on this machine, as child processes on loopback: `leco train`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from leco.config import ConfigError, Experiment, parse, to_toml
+from leco.methods import find_method
+from services.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DESCRIPTION = """\
+Trains on this machine: starts the hash-count service, the learner and actors, shows progress, and leaves a folder with the
+configuration, the curves (metrics.csv, TensorBoard) and checkpoints. Ctrl-C saves and stops; the same command goes on."""
+GIVE_UP_AFTER = 5  # ends of one child within a minute
+MINUTE = 60.0
+POLL_SECONDS = 0.2
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Trains until done or Ctrl-C."""
+    parser = argparse.ArgumentParser("leco train", description=DESCRIPTION)
+    _flags(parser)
+    given = parser.parse_args(arguments)
+    try:
+        experiment = _experiment(given)
+    except (ConfigError, OSError) as error:
+        parser.error(str(error))
+    folder: Path = given.run or Path("runs") / f"{experiment.task}-{experiment.method}-{experiment.seed}"
+    sys.exit(train(experiment, folder, actors=given.actors, store=given.store, threads=given.threads))
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--task", help="what to solve; `leco tasks` lists the names")
+    parser.add_argument("--method", help="how; `leco methods` lists the names (default: leco)")
+    parser.add_argument("--frames", type=float, help="actions to train on, for example 5e6")
+    parser.add_argument("--seed", type=int, help="of networks, actions and levels (default: 1)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="an experiment as TOML; flags win over it")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any other key of the experiment, for example --set training.alpha=0.02",
+    )
+    parser.add_argument("--actors", type=int, default=1, help="actor processes (default: 1)")
+    parser.add_argument("--envs", type=int, metavar="N", help="environments of each actor (default: 16)")
+    parser.add_argument(
+        "--store", default="memory", help="where visits are counted: memory, or redis://... (default: memory)"
+    )
+    parser.add_argument("--run", type=Path, metavar="FOLDER", help="the run's folder (default: runs/TASK-METHOD-SEED)")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=max((os.cpu_count() or 2) - 1, 1),
+        help="processor threads of an update (default: all processors but one)",
+    )
+
+
+def _experiment(given: argparse.Namespace) -> Experiment:
+    """The experiment that the flags describe; that of the folder, if it has one and nothing else is said."""
+    text = given.config.read_text() if given.config is not None else ""
+    if not text and given.task is None and given.run is not None and (given.run / "config.toml").exists():
+        text = (given.run / "config.toml").read_text()
+    overrides = {
+        "task": given.task,
+        "method": given.method,
+        "frames": given.frames,
+        "seed": given.seed,
+        "actors.environments": given.envs,
+    }
+    for each in given.set:
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {each}: expected KEY=VALUE, for example training.alpha=0.02")
+        overrides[key] = _scalar(value)
+    if given.task is None and not text:
+        raise ConfigError("say what to solve: --task NAME (`leco tasks` lists them), or --config FILE")
+    return parse(text, overrides)
+
+
+def _scalar(text: str) -> object:
+    """A value as TOML has it; a text needs no quotes here."""
+    if text in ("true", "false"):
+        return text == "true"
+    with contextlib.suppress(ValueError):
+        return int(text)
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return text
+
+
+@dataclass
+class Child:
+    """A service as a child process, started again when it ends by itself."""
+
+    name: str
+    command: list[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    ends: list[float] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Starts it; what it prints goes to its log."""
+        with self.log.open("ab") as out:
+            # Its own group, so that Ctrl-C reaches only the parent, which then stops the children in order.
+            self.process = subprocess.Popen(  # noqa: S603  # our own commands
+                self.command, stdout=out, stderr=out, start_new_session=True
+            )
+
+    def ended(self) -> int | None:
+        """Its exit code, if it has ended."""
+        return None if self.process is None else self.process.poll()
+
+    def again(self) -> bool:
+        """Starts it again, unless it ends all the time."""
+        now = time.monotonic()
+        self.ends = [*(end for end in self.ends if now - end < MINUTE), now]
+        if len(self.ends) > GIVE_UP_AFTER:
+            return False
+        self.start()
+        return True
+
+    def stop(self, seconds: float) -> None:
+        """Asks it to end, and ends it if it does not."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def train(
+    experiment: Experiment, folder: Path, *, actors: int, store: str, threads: int, out: TextIO = sys.stdout
+) -> int:
+    """Runs everything to the end.
+
+    Returns:
+        The exit code: 0 if all frames were trained on, 130 after Ctrl-C, 1 if a service would not run.
+    """
+    logs = folder / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    config = folder / "requested.toml"
+    config.write_text(to_toml(experiment))
+    learner, others = _children(experiment, folder, config, logs, actors=actors, store=store, threads=threads)
+    stopping = False
+
+    def stop(_number: int, _frame: object) -> None:
+        nonlocal stopping
+        stopping = True
+
+    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    progress = Progress(folder / "metrics.csv", experiment, out)
+    out.write(f"{experiment.task}, {experiment.method}, seed {experiment.seed}: {folder}\n")
+    out.flush()
+    code = 1
+    try:
+        for child in (*others, learner):
+            child.start()
+        while True:
+            time.sleep(POLL_SECONDS)
+            progress.show()
+            if stopping:
+                out.write("\nstopping: the learner saves, the same command goes on from here\n")
+                code = 130
+                break
+            if learner.ended() == 0:
+                code = 0
+                break
+            gone = [child for child in (*others, learner) if child.ended() is not None]
+            if broken := next((child for child in gone if not child.again()), None):
+                out.write(
+                    f"\n{broken.name} ends again and again; its last words ({broken.log}):\n{_tail(broken.log)}\n"
+                )
+                break
+    finally:
+        for child in (*(each for each in others if each.name.startswith("actor")), learner, *others):
+            child.stop(seconds=30)
+        progress.show(last=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code
+
+
+def _children(
+    experiment: Experiment, folder: Path, config: Path, logs: Path, *, actors: int, store: str, threads: int
+) -> tuple[Child, list[Child]]:
+    counts = find_method(experiment.method).counts
+    learner_port, hashcount_port = _free_ports(2)
+    leco = [sys.executable, "-m", "services.cli"]
+    learner = [*leco, "learner", f"--config={config}", f"--run={folder}", f"--listen=127.0.0.1:{learner_port}"]
+    children = [Child("learner", [*learner, "--metrics-port=off", f"--threads={threads}"], logs / "learner.log")]
+    if counts:
+        command = [*leco, "hashcount", f"--listen=127.0.0.1:{hashcount_port}", "--metrics-port=off"]
+        if store != "memory":
+            os.environ["LECO_HASHCOUNT_STORE"] = store  # it may hold a password
+        children.append(Child("hashcount", command, logs / "hashcount.log"))
+    for index in range(actors):
+        command = [*leco, "actor", f"--learner=127.0.0.1:{learner_port}", f"--hashcount=127.0.0.1:{hashcount_port}"]
+        command += [f"--index={index}", f"--name=actor-{index}", "--metrics-port=off", "--drain-seconds=2"]
+        children.append(Child(f"actor {index}", command, logs / f"actor-{index}.log"))
+    return children[0], children[1:]
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            one = stack.enter_context(socket.socket())
+            one.bind(("127.0.0.1", 0))
+            found.append(int(one.getsockname()[1]))
+        return found
+
+
+def _tail(path: Path, lines: int = 8) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1101 @@
+"""Actors and a learner, with real gRPC between them: the stream of trajectories, parameters, and joining."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import itertools
+import os
+import queue
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import grpc
+import numpy as np
+import pytest
+from harness import LoopThread
+from prometheus_client import CollectorRegistry
+from service_process import until
+
+from leco.rpc import learning
+from leco.rpc.channel import open_channel
+from leco.rpc.codec import parameters_to_messages, trajectory_to_message
+from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
+from leco.rpc.learning import SERVICE, Closed, LearnerClient, Rejected, RunChanged, TakenOver, Unavailable
+from leco.rpc.server import RpcServer
+from leco.rpc.tensors import tensors_from_message, tensors_to_message
+from leco.types import EpisodeSummary, ParameterSnapshot, RunSpecification, Trajectory, TrajectorySpec
+from leco.v1 import learner_pb2_grpc
+from leco.v1.learner_pb2 import (
+    JoinRequest,
+    ParametersRequest,
+    ParametersResponse,
+    PushHello,
+    PushRequest,
+    PushResponse,
+)
+from services.learner import servicer
+from services.learner.intake import Intake
+from services.learner.metrics import LearnerMetrics
+from services.learner.servicer import LearnerServicer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from leco.v1.trajectory_pb2 import Trajectory as TrajectoryMessage
+
+MIB = 1 << 20
+SPEC = TrajectorySpec(unroll_length=3, observation_shape=(2,), action_count=4, core_state_shape=(2,))
+RUN = RunSpecification(
+    run="run-1",
+    task="MiniGrid-DoorKey-8x8-v0",
+    method="leco",
+    environments=2,
+    code_width=5,
+    configuration_toml="[task]\n",
+    trajectories=SPEC,
+)
+EPISODE = EpisodeSummary(0.5, 9, success=True)
+INCARNATION = bytes(range(16))
+
+
+def made(number: int, version: int = 1, *, actor: int = 0, counted: bool = True, ended: bool = False) -> Trajectory:
+    """A trajectory whose action says who made it."""
+    random_state = np.random.default_rng(number)
+    return Trajectory(
+        number=number,
+        parameters_version=version,
+        previous_action=-1,
+        previous_reward=0.0,
+        observation=random_state.integers(0, 256, (4, 2), np.uint8),
+        start=np.array([True, False, ended, False]),
+        terminal_observation=np.ones((int(ended), 2), np.uint8),
+        action=np.array([actor % 4, actor // 4 % 4, actor // 16], np.int32),
+        reward=random_state.standard_normal(3, np.float32),
+        behaviour_logits=random_state.standard_normal((3, 4), np.float32),
+        core_state=random_state.standard_normal(2, np.float32),
+        count=np.array([1, 2, 1], np.uint32) if counted else None,
+        episodes=(EPISODE,) * ended,
+    )
+
+
+def actor_of(trajectory: Trajectory) -> int:
+    return int(trajectory.action @ np.array([1, 4, 16]))
+
+
+def snapshot(version: int, **tensors: Any) -> ParameterSnapshot:
+    return ParameterSnapshot(version, tensors or {"weight": np.arange(4, dtype=np.float32) + version})
+
+
+class WatchedIntake(Intake):
+    """Counts its places by hand whenever they change hands, and lists what was put into the queue."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.most = 0
+        self.arrived: list[Trajectory] = []
+        super().__init__(**settings)
+
+    def _grant(self) -> None:
+        super()._grant()
+        held = sum(stream.credits for stream in self._streams.values())
+        assert held == self._outstanding
+        self.most = max(self.most, held + len(self._queue))
+
+    def _put(self, trajectory: Trajectory, last: int | None) -> Any:
+        reason = super()._put(trajectory, last)
+        if reason is None:
+            self.arrived.append(trajectory)
+        return reason
+
+
+class Learner:
+    """A learner without a trainer: a test takes, and publishes."""
+
+    def __init__(self, loop: LoopThread, *, run: RunSpecification = RUN, publish: bool = True, **settings: Any) -> None:
+        self.loop, self.run = loop, run
+        self.registry = CollectorRegistry()
+        self.metrics = LearnerMetrics(self.registry)
+        self.episodes: list[tuple[int, Sequence[EpisodeSummary]]] = []
+        self.intake = WatchedIntake(
+            metrics=self.metrics,
+            on_episodes=lambda version, episodes: self.episodes.append((version, episodes)),
+            **{"capacity": 16, "window": 4, "max_lag": 5, "needs_counts": True} | settings,
+        )
+        self.address = "127.0.0.1:0"
+        self.start()
+        if publish:
+            self.servicer.publish(snapshot(1))
+
+    def start(self) -> None:
+        """Serves, at the same address as before; the intake stays the same."""
+        interceptor = RpcInterceptor(RpcMetrics(CollectorRegistry(), "learner"), max_seconds=30, max_calls=64)
+
+        async def start() -> None:
+            self.server = RpcServer(SERVICE, interceptor=interceptor)
+            self.servicer = LearnerServicer(self.run, self.intake, self.metrics, software_version="1.2.3")
+            learner_pb2_grpc.add_LearnerServiceServicer_to_server(self.servicer, self.server.grpc)
+            self.address = await self.server.start(self.address)
+            self.server.set_serving(serving=True)
+
+        self.loop.run(start())
+
+    def stop(self) -> None:
+        """Cuts all connections."""
+        self.loop.run(self.server.drain(0))
+
+    def cut(self) -> None:
+        """As if the network had failed: the same learner is back at once."""
+        self.stop()
+        self.start()
+        self.servicer.publish(snapshot(1))
+
+    def restarted(self, **changes: Any) -> Learner:
+        """Another learner at the same address: this one crashed."""
+        self.stop()
+        other = Learner.__new__(Learner)
+        Learner.__init__(other, self.loop, **{"publish": False} | changes)
+        other.stop()
+        other.address = self.address
+        other.start()
+        other.servicer.publish(snapshot(1))
+        return other
+
+    def on_loop(self, act: Callable[[], object]) -> None:
+        async def call() -> None:
+            act()
+
+        self.loop.run(call())
+
+    def value(self, name: str, **labels: str) -> float:
+        value = self.registry.get_sample_value(f"leco_learner_{name}", labels)
+        assert value is not None, name
+        return value
+
+    def dropped(self, reason: str) -> float:
+        return self.value("trajectories_dropped_total", reason=reason)
+
+    def take(self, count: int, seconds: float = 10) -> list[Trajectory]:
+        taken = self.intake.take(count, seconds)
+        assert taken is not None, f"not {count} within {seconds} s"
+        return taken
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    loop = LoopThread()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def learner(loop: LoopThread) -> Iterator[Learner]:
+    learner = Learner(loop)
+    yield learner
+    learner.stop()
+
+
+@pytest.fixture
+def channel(learner: Learner) -> Iterator[grpc.Channel]:
+    with open_channel(learner.address, service=SERVICE) as channel:
+        yield channel
+
+
+@pytest.fixture
+def client(channel: grpc.Channel) -> Iterator[LearnerClient]:
+    with new_client(channel) as client:
+        client.join(give_up_after=10)
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_stay() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    # gRPC sends from a thread that waits for ours; only its poller and asyncio's executor live as long as the process.
+    until(lambda: not [each for each in set(threading.enumerate()) - before if not is_for_ever(each)])
+
+
+def is_for_ever(thread: threading.Thread) -> bool:
+    return "_poll_wrapper" in thread.name or thread.name.startswith("asyncio_")
+
+
+def new_client(channel: grpc.Channel, **changes: Any) -> LearnerClient:
+    settings: dict[str, Any] = {
+        "actor_name": "a",
+        "software_version": "1.2.9",
+        "max_unacknowledged": 8,
+        "patience_seconds": 5,
+    }
+    return LearnerClient(channel, **settings | changes)
+
+
+class Trainer:
+    """Takes in a thread until it is stopped; with a pause after each."""
+
+    def __init__(self, learner: Learner, count: int = 1, pause: float = 0.0) -> None:
+        self.taken: list[Trajectory] = []
+        self._learner, self._count, self._pause = learner, count, pause
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self.taken += self._learner.intake.take(self._count, 0.02) or ()
+            time.sleep(self._pause)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped = True
+        self._thread.join()
+
+    def numbers(self, actor: int = 0) -> list[int]:
+        return [each.number for each in self.taken if actor_of(each) == actor]
+
+
+class RawStream:
+    """A Push stream on which a test sends whatever it likes."""
+
+    def __init__(self, channel: grpc.Channel, *first: PushRequest) -> None:
+        self._requests: queue.SimpleQueue[PushRequest | None] = queue.SimpleQueue()
+        self.call = learner_pb2_grpc.LearnerServiceStub(channel).Push(iter(self._requests.get, None), timeout=30)
+        self.send(*first)
+
+    def send(self, *requests: PushRequest) -> None:
+        for request in requests:
+            self._requests.put(request)
+
+    def push(self, *numbers: int) -> None:
+        self.send(*(pushed(made(number)) for number in numbers))
+
+    def next(self) -> PushResponse:
+        return next(self.call)
+
+    def until_told(self, acknowledged: int) -> int:
+        """Reads until that number is acknowledged; returns how many credits came with it."""
+        credits_ = 0
+        for response in self.call:
+            credits_ += response.credits
+            if response.acknowledged >= acknowledged:
+                return credits_
+        raise AssertionError("the stream ended")
+
+    def refusal(self) -> tuple[grpc.StatusCode, str]:
+        """How the stream ends; whatever came before is not looked at."""
+        with pytest.raises(grpc.RpcError) as caught:
+            for _ in self.call:
+                pass
+        self.close()
+        return caught.value.code(), caught.value.details() or ""
+
+    def close(self) -> None:
+        self._requests.put(None)
+        self.call.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def hello(incarnation: bytes = INCARNATION, **changes: Any) -> PushRequest:
+    return PushRequest(hello=PushHello(**{"run": "run-1", "incarnation": incarnation, "actor_name": "raw"} | changes))
+
+
+def pushed(trajectory: Trajectory) -> PushRequest:
+    return PushRequest(trajectory=trajectory_to_message(trajectory))
+
+
+# Order, credits, memory.
+
+
+def test_trajectories_arrive_in_order_and_unchanged(learner: Learner, client: LearnerClient) -> None:
+    sent = [made(number, ended=number % 2 == 0) for number in range(1, 6)]
+    for trajectory in sent:
+        client.push(trajectory)
+    taken = learner.take(5)
+    assert client.drain(10) == 0
+    for one, other in zip(sent, taken, strict=True):
+        assert (one.number, one.parameters_version, one.episodes) == (
+            other.number,
+            other.parameters_version,
+            other.episodes,
+        )
+        for name in ("observation", "start", "terminal_observation", "action", "reward", "behaviour_logits", "count"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name), strict=True)
+    assert learner.episodes == [(1, (EPISODE,)), (1, (EPISODE,))]
+    assert learner.value("received_bytes_total") == sum(trajectory_to_message(each).ByteSize() for each in sent)
+
+
+def test_a_slow_trainer_never_has_more_waiting_than_its_capacity(learner: Learner) -> None:
+    """A thousand trajectories of four actors, each of which is held back."""
+    with contextlib.ExitStack() as stack:
+        trainer = stack.enter_context(Trainer(learner, count=5, pause=0.004))
+
+        def act(actor: int) -> None:
+            with (
+                open_channel(learner.address, service=SERVICE) as channel,
+                new_client(channel, max_unacknowledged=6) as client,
+            ):
+                client.join(give_up_after=10)
+                for number in range(1, 251):
+                    client.push(made(number, actor=actor))
+                    assert len(client._waiting) <= 6
+                assert client.drain(30) == 0
+
+        actors = [threading.Thread(target=act, args=(actor,)) for actor in range(4)]
+        for thread in actors:
+            thread.start()
+        for thread in actors:
+            thread.join()
+        until(lambda: len(trainer.taken) == 1000)
+        for actor in range(4):
+            assert trainer.numbers(actor) == list(range(1, 251))
+    assert learner.intake.most == 16, "full, and never fuller"
+
+
+def test_push_waits_while_too_many_are_not_acknowledged(learner: Learner, client: LearnerClient) -> None:
+    """16 fit into the intake and 8 into the client; nobody takes."""
+    for number in range(1, 25):
+        client.push(made(number))
+    until(lambda: learner.value("queue_trajectories") == 16)
+    blocked = threading.Thread(target=client.push, args=(made(25),))
+    blocked.start()
+    blocked.join(0.3)
+    assert blocked.is_alive()
+    assert client.drain(0.05) == 8
+    assert learner.value("outstanding_credits") == 0
+    assert [each.number for each in learner.take(16)] == list(range(1, 17))
+    blocked.join(10)
+    assert not blocked.is_alive()
+    assert [each.number for each in learner.take(9)] == list(range(17, 26))
+    assert client.drain(10) == 0
+
+
+def test_eight_actors_get_equal_shares(learner: Learner) -> None:
+    with (
+        open_channel(learner.address, service=SERVICE) as channel,
+        contextlib.ExitStack() as stack,
+        Trainer(learner, count=4, pause=0.005) as trainer,
+    ):
+        clients = [stack.enter_context(new_client(channel)) for _ in range(8)]
+        done = threading.Event()
+
+        def act(actor: int, client: LearnerClient) -> None:
+            client.join(give_up_after=10)
+            for number in itertools.count(1):
+                if done.is_set():
+                    return
+                with contextlib.suppress(Closed):
+                    client.push(made(number, actor=actor))
+
+        actors = [threading.Thread(target=act, args=each) for each in enumerate(clients)]
+        for thread in actors:
+            thread.start()
+        until(lambda: all(client._waiting for client in clients))
+        before = len(trainer.taken)
+        until(lambda: len(trainer.taken) > before + 400, 30)
+        shares = Counter(actor_of(each) for each in trainer.taken[before : before + 400])
+        done.set()
+        for client in clients:
+            client.close()
+        for thread in actors:
+            thread.join()
+    assert min(shares[actor] for actor in range(8)) > 25, shares
+    assert max(shares.values()) < 100, shares
+
+
+def test_an_idle_actor_does_not_keep_others_waiting(
+    learner: Learner, client: LearnerClient, channel: grpc.Channel
+) -> None:
+    with RawStream(channel, hello()) as idle, Trainer(learner):
+        assert idle.next() == PushResponse(acknowledged=0, credits=4)
+        for number in range(1, 101):
+            client.push(made(number, actor=1))
+        assert client.drain(10) == 0
+        idle.push(1, 2, 3, 4)
+        assert idle.until_told(4) <= 4
+
+
+def test_an_actor_that_goes_away_gives_its_credits_back(learner: Learner, channel: grpc.Channel) -> None:
+    with contextlib.ExitStack() as stack:
+        for actor in range(4):
+            stack.enter_context(RawStream(channel, hello(bytes([actor] * 16)))).next()
+        assert learner.value("outstanding_credits") == 16
+        with RawStream(channel, hello(b"z" * 16)) as late:
+            assert late.next().credits == 0
+            stack.close()
+            assert late.next().credits > 0
+    until(lambda: learner.value("open_streams") == learner.value("outstanding_credits") == 0)
+
+
+def test_an_actor_that_reads_nothing_harms_nobody(learner: Learner, client: LearnerClient) -> None:
+    """It sends what it may, and its unread answers fill the connection."""
+    options = [("grpc.http2.lookahead_bytes", 1), ("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
+    with (
+        grpc.insecure_channel(learner.address, options=options) as deaf_channel,
+        RawStream(deaf_channel, hello()) as deaf,
+        Trainer(learner) as trainer,
+    ):
+        until(lambda: learner.value("open_streams") == 1)
+        [stream] = learner.intake._streams.values()
+        for number in range(1, 31):  # many more than it may send before it is told of new credits
+            until(lambda: stream.credits > 0)
+            deaf.push(number)
+            until(functools.partial(lambda number: stream.last == number, number))
+        time.sleep(0.1)
+        assert stream._untold, "its answers must be stuck, or this tests nothing"
+        for other in range(1, 101):
+            client.push(made(other, actor=1))
+        assert client.drain(10) == 0
+        until(lambda: trainer.numbers(1) == list(range(1, 101)))
+        with RawStream(deaf_channel, hello()) as again:
+            assert again.next().acknowledged == number, "it may also come back"
+        until(lambda: learner.value("open_streams") == 1)
+    begin = time.monotonic()
+    learner.loop.run(learner.server.drain(0.2))
+    assert time.monotonic() - begin < 5
+
+
+# Exactly once.
+
+
+def test_cut_connections_lose_nothing_and_repeat_nothing(loop: LoopThread) -> None:
+    learner, chance = Learner(loop), random.Random(1)
+    with (
+        open_channel(learner.address, service=SERVICE) as channel,
+        Trainer(learner) as trainer,
+        new_client(channel) as one,
+        new_client(channel) as other,
+    ):
+
+        def act(actor: int, client: LearnerClient) -> None:
+            client.join(give_up_after=10)
+            for number in range(1, 401):
+                client.push(made(number, actor=actor, ended=True))
+                time.sleep(0.002)
+
+        actors = [threading.Thread(target=act, args=each) for each in enumerate((one, other))]
+        for thread in actors:
+            thread.start()
+        cuts = [0]  # how many had arrived at each
+        while any(thread.is_alive() for thread in actors):
+            time.sleep(chance.uniform(0.0, 0.3))
+            learner.cut()
+            cuts.append(len(learner.intake.arrived))
+            until(lambda: len(learner.intake.arrived) > cuts[-1] or not any(each.is_alive() for each in actors))
+        assert one.drain(20) == other.drain(20) == 0
+        assert len(cuts) > 3
+        until(lambda: len(trainer.taken) == 800)
+        for actor in (0, 1):
+            assert trainer.numbers(actor) == list(range(1, 401))
+    assert len(learner.episodes) == 800
+    assert learner.intake.most <= 16
+    learner.stop()
+
+
+def test_an_acknowledgement_that_was_lost_makes_a_duplicate_and_not_a_second_training(
+    learner: Learner, channel: grpc.Channel
+) -> None:
+    """The certain case of what the test above leaves to chance."""
+    with RawStream(channel, hello()) as stream:
+        stream.next()
+        stream.push(1, 2)
+        until(lambda: learner.value("queue_trajectories") == 2)
+    with RawStream(channel, hello()) as stream:
+        assert stream.next().acknowledged == 2
+        stream.push(1, 2, 3)
+        stream.until_told(3)
+    assert learner.dropped("duplicate") == 2
+    assert [each.number for each in learner.take(3)] == [1, 2, 3]
+
+
+def test_a_restarted_learner_gets_everything_that_was_not_acknowledged(loop: LoopThread) -> None:
+    learner, chance = Learner(loop), random.Random(2)
+    learners = [learner]
+    with (
+        open_channel(learner.address, service=SERVICE) as channel,
+        contextlib.ExitStack() as stack,
+        new_client(channel) as client,
+    ):
+        stack.enter_context(Trainer(learner))
+        client.join(give_up_after=10)
+
+        def act() -> None:
+            for number in range(1, 401):
+                client.push(made(number))
+                time.sleep(0.002)
+
+        actor = threading.Thread(target=act)
+        actor.start()
+        while actor.is_alive():
+            time.sleep(chance.uniform(0.05, 0.3))
+            learner = learner.restarted()
+            learners.append(learner)
+            stack.enter_context(Trainer(learner))
+            until(lambda: bool(learners[-1].intake.arrived) or not actor.is_alive())
+        assert client.drain(20) == 0
+        learner.stop()
+    assert len(learners) >= 3
+    for each in learners:
+        numbers = [trajectory.number for trajectory in each.intake.arrived]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True
+    assert {trajectory.number for each in learners for trajectory in each.intake.arrived} == set(range(1, 401))
+
+
+def test_a_learner_that_was_away_is_found_again(learner: Learner, client: LearnerClient) -> None:
+    client.push(made(1))
+    assert client.drain(10) == 0
+    learner.stop()
+    for number in range(2, 6):
+        client.push(made(number))
+    assert client.drain(0.5) == 4
+    learner.start()  # the run goes on, but its parameters are not there yet
+    assert client.drain(0.5) == 4
+    learner.servicer.publish(snapshot(2))
+    assert client.drain(10) == 0
+    assert [each.number for each in learner.take(5)] == [1, 2, 3, 4, 5]
+
+
+def test_a_second_stream_of_an_incarnation_takes_over(learner: Learner, channel: grpc.Channel) -> None:
+    with RawStream(channel, hello()) as older:
+        older.next()
+        older.push(1, 2)
+        older.until_told(2)
+        with RawStream(channel, hello()) as newer:
+            assert newer.next().acknowledged == 2
+            code, detail = older.refusal()
+            assert (code, detail) == (
+                grpc.StatusCode.ALREADY_EXISTS,
+                "another stream of the same incarnation took over",
+            )
+            newer.push(3)
+            newer.until_told(3)
+    assert [each.number for each in learner.take(3)] == [1, 2, 3]
+
+
+def test_two_actors_with_one_incarnation_find_out(learner: Learner, channel: grpc.Channel) -> None:
+    with new_client(channel, incarnation=INCARNATION) as one, new_client(channel, incarnation=INCARNATION) as other:
+        for client in (one, other):
+            client.join(give_up_after=10)
+        for number in (1, 2):
+            one.push(made(number))
+        assert one.drain(10) == 0
+        other.push(made(1, actor=1))
+        with pytest.raises(TakenOver, match="the learner acknowledged 2, but only 1 were made"):
+            other.drain(10)
+        with pytest.raises(TakenOver, match="ALREADY_EXISTS: another stream of the same incarnation took over"):
+            until(lambda: one.drain(0) > 0)
+        with pytest.raises(TakenOver):
+            one.push(made(3))
+    assert [actor_of(each) for each in learner.take(2)] == [0, 0]
+
+
+# Hostile streams.
+
+
+def changed(change: Callable[[TrajectoryMessage], object]) -> PushRequest:
+    message = trajectory_to_message(made(1))
+    change(message)
+    return PushRequest(trajectory=message)
+
+
+def tensor_is(name: str, array: Any) -> PushRequest:
+    def change(message: TrajectoryMessage) -> None:
+        tensors = tensors_from_message(message.tensors)
+        tensors[name] = array
+        message.tensors.CopyFrom(tensors_to_message(tensors))
+
+    return changed(change)
+
+
+NAN = np.array([0, np.nan, 0], np.float32)
+PRECONDITION, ARGUMENT = grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT
+
+
+class Hostile(NamedTuple):
+    requests: list[PushRequest]
+    code: grpc.StatusCode
+    text: str
+
+
+HOSTILE = {
+    "no hello": Hostile([pushed(made(1))], PRECONDITION, "the stream begins with trajectory, expected hello"),
+    "an empty message first": Hostile([PushRequest()], PRECONDITION, "the stream begins with nothing, expected hello"),
+    "two hellos": Hostile(
+        [hello(), hello()],
+        PRECONDITION,
+        "the stream goes on with hello, expected a trajectory after the one hello",
+    ),
+    "an empty message": Hostile(
+        [hello(), PushRequest()],
+        PRECONDITION,
+        "the stream goes on with nothing, expected a trajectory after the one hello",
+    ),
+    "another run": Hostile([hello(run="run-2")], PRECONDITION, "run is 'run-2', expected 'run-1': join again"),
+    "a short incarnation": Hostile([hello(b"short")], ARGUMENT, "incarnation has 5 bytes, expected 16"),
+    "a long name": Hostile([hello(actor_name="ä" * 65)], ARGUMENT, "actor_name has 130 bytes, expected at most 128"),
+    "a wrong shape": Hostile(
+        [hello(), tensor_is("reward", np.zeros(4, np.float32))],
+        ARGUMENT,
+        "trajectory 1: reward has shape [4], expected [3]",
+    ),
+    "a NaN": Hostile(
+        [hello(), tensor_is("reward", NAN)],
+        ARGUMENT,
+        "trajectory 1: reward[1] is nan, expected a finite number",
+    ),
+    "no number": Hostile(
+        [hello(), changed(lambda message: message.ClearField("number"))],
+        ARGUMENT,
+        "trajectory 0: number is 0, expected at least 1",
+    ),
+    "a version from the future": Hostile(
+        [hello(), pushed(made(1, 2))],
+        ARGUMENT,
+        "trajectory 1: parameters_version is 2, expected at most 1, the newest one",
+    ),
+    "a skipped number": Hostile(
+        [hello(), pushed(made(1)), pushed(made(3))],
+        PRECONDITION,
+        "number is 3, expected 2: a trajectory was skipped",
+    ),
+    "without credit": Hostile(
+        [hello(), *(pushed(made(number)) for number in range(1, 40))],
+        PRECONDITION,
+        "a trajectory came without a credit; expected none before one is granted",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE.values(), ids=HOSTILE)
+def test_a_stream_against_the_contract_is_refused_and_the_learner_goes_on(
+    learner: Learner,
+    channel: grpc.Channel,
+    client: LearnerClient,
+    case: Hostile,
+) -> None:
+    with RawStream(channel, *case.requests) as stream:
+        assert stream.refusal() == (case.code, case.text)
+    valid = len(learner.intake.arrived)
+    assert learner.intake.most <= 16
+    until(lambda: learner.value("open_streams") == 0)
+    assert learner.value("trajectories_refused_total") == (case.requests[0] == hello() and len(case.requests) > 1)
+    if valid:
+        learner.take(valid)
+    client.push(made(1, actor=1))
+    assert actor_of(learner.take(1)[0]) == 1
+    assert client.drain(10) == 0
+
+
+def test_bytes_that_are_no_message_are_refused(learner: Learner, channel: grpc.Channel) -> None:
+    raw: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream("/leco.v1.LearnerService/Push")
+    for requests in ([b"\xff" * 9], [hello().SerializeToString(), b"\xff" * 9]):
+        with pytest.raises(grpc.RpcError) as caught:
+            list(raw(iter(requests), timeout=10))
+        assert caught.value.code() is ARGUMENT
+        assert "not the message expected" in (caught.value.details() or "")
+    until(lambda: learner.value("open_streams") == 0)
+
+
+def test_a_message_of_100_mb_is_refused_by_its_size(learner: Learner, client: LearnerClient) -> None:
+    huge = changed(lambda message: setattr(message.tensors, "payload", bytes(100 * MIB)))
+    with (
+        grpc.insecure_channel(learner.address, options=[("grpc.max_send_message_length", -1)]) as channel,
+        RawStream(channel, hello(), huge) as stream,
+    ):
+        code, detail = stream.refusal()
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "larger than max" in detail
+    until(lambda: learner.value("open_streams") == learner.value("outstanding_credits") == 0)
+    client.push(made(1))
+    assert client.drain(10) == 0
+
+
+@pytest.mark.parametrize("name", ["no hello", "a NaN", "a skipped number"])
+def test_a_refused_message_is_not_kept_until_the_garbage_collector_runs(channel: grpc.Channel, name: str) -> None:
+    """It may have 4 MB, and in a process with many objects the collector runs rarely."""
+    raw: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream("/leco.v1.LearnerService/Push")
+    requests = [request.SerializeToString() for request in HOSTILE[name].requests]  # so only the learner has messages
+
+    def kept() -> int:
+        return sum(type(each) is PushRequest for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = kept()
+        for _ in range(10):
+            with pytest.raises(grpc.RpcError):
+                list(raw(iter(requests), timeout=10))
+        until(lambda: kept() <= before + 1)
+    finally:
+        gc.enable()
+
+
+def test_counts_in_a_run_that_counts_nothing_are_malformed(loop: LoopThread) -> None:
+    learner = Learner(loop, run=replace(RUN, code_width=0), needs_counts=False)
+    with open_channel(learner.address, service=SERVICE) as channel:
+        with RawStream(channel, hello(), pushed(made(1, counted=False)), pushed(made(2))) as stream:
+            text = "trajectory 2: counted is true, expected false because the run's method counts nothing"
+            assert stream.refusal() == (ARGUMENT, text)
+        assert [each.number for each in learner.take(1)] == [1]
+    learner.stop()
+
+
+def test_a_bug_behind_the_stream_is_an_internal_error_and_heals(
+    learner: Learner, client: LearnerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learner.intake, "_put", lambda *_: 1 / 0)
+    client.push(made(1))
+    assert client.drain(0.5) == 1
+    monkeypatch.undo()
+    assert client.drain(10) == 0
+    assert [each.number for each in learner.take(1)] == [1]
+
+
+# What is dropped.
+
+
+def test_late_and_uncounted_trajectories_are_acknowledged_and_dropped(learner: Learner, client: LearnerClient) -> None:
+    learner.servicer.publish(snapshot(7))
+    client.push(made(1, 1, ended=True))
+    client.push(made(2, 2, ended=True))
+    client.push(made(3, 7, counted=False, ended=True))
+    client.push(made(4, 7))
+    assert client.drain(10) == 0
+    learner.servicer.publish(snapshot(8))  # and now 2 is late, too
+    assert [each.number for each in learner.take(1)] == [4]
+    assert (learner.dropped("lag"), learner.dropped("uncounted"), learner.dropped("duplicate")) == (2, 1, 0)
+    assert learner.value("trajectories_taken_total") == 1
+    assert [version for version, _ in learner.episodes] == [1, 2, 7]
+    until(lambda: learner.value("queue_trajectories") == 0)
+    with RawStream(client_channel(learner), hello()) as other:
+        assert other.next().credits == 4, "nothing keeps a place"
+
+
+def client_channel(learner: Learner) -> grpc.Channel:
+    return grpc.insecure_channel(learner.address)
+
+
+# The client's errors.
+
+
+def test_a_malformed_trajectory_is_rejected_by_name(learner: Learner, client: LearnerClient) -> None:
+    client.push(made(1))
+    assert client.drain(10) == 0
+    client.push(replace(made(2), reward=NAN))
+    with pytest.raises(
+        Rejected, match=r"^INVALID_ARGUMENT: trajectory 2: reward\[1\] is nan, expected a finite number$"
+    ):
+        client.drain(10)
+    with pytest.raises(Rejected):
+        client.push(made(3))
+    assert [each.number for each in learner.take(1)] == [1]
+
+
+def test_a_trajectory_that_is_too_large_is_rejected(loop: LoopThread) -> None:
+    spec = replace(SPEC, observation_shape=(2 * MIB,))
+    learner = Learner(loop, run=replace(RUN, trajectories=spec))
+    with open_channel(learner.address, service=SERVICE) as channel, new_client(channel) as client:
+        client.join(give_up_after=10)
+        client.push(replace(made(1), observation=np.zeros((4, 2 * MIB), np.uint8)))
+        with pytest.raises(Rejected, match="larger than max"):
+            client.drain(10)
+    learner.stop()
+
+
+def test_a_number_out_of_order_is_refused_at_once(client: LearnerClient) -> None:
+    with pytest.raises(ValueError, match=r"^number is 2, expected 1, the next one$"):
+        client.push(made(2))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"run": "run-2"}, "the learner has the run 'run-2' now, and not 'run-1'; join again"),
+        ({"environments": 3}, "the run 'run-1' has another specification now; join again"),
+    ],
+)
+def test_another_run_is_noticed(learner: Learner, client: LearnerClient, change: dict[str, Any], text: str) -> None:
+    client.push(made(1))
+    assert client.drain(10) == 0
+    other = learner.restarted(run=replace(RUN, **change))
+    client.push(made(2))
+    with pytest.raises(RunChanged, match=f"^{text}$"):
+        client.drain(10)
+    with pytest.raises(RunChanged):
+        client.join(give_up_after=5)
+    if "run" in change:
+        with pytest.raises(RunChanged, match="run is 'run-1', expected 'run-2'"):
+            client.parameters(0)
+    assert other.intake.arrived == []
+    other.stop()
+
+
+def test_a_push_that_waits_ends_with_the_client(learner: Learner, channel: grpc.Channel) -> None:
+    learner.on_loop(learner.servicer.drain)
+    with new_client(channel, max_unacknowledged=1) as client:
+        client._specification = RUN  # as if it had joined before
+        client.push(made(1))
+        raised: list[type[BaseException]] = []
+
+        def push() -> None:
+            with pytest.raises(Closed) as caught:
+                client.push(made(2))
+            raised.append(caught.type)
+
+        blocked = threading.Thread(target=push)
+        blocked.start()
+        blocked.join(0.2)
+        assert blocked.is_alive()
+        client.close()
+        blocked.join(10)
+        assert raised == [Closed]
+        client.close()
+        with pytest.raises(Closed):
+            client.push(made(2))
+        assert client.drain(5) == 1
+
+
+def test_control_c_ends_a_push_that_waits(client: LearnerClient) -> None:
+    for number in range(1, 25):
+        client.push(made(number))
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        client.push(made(25))
+    timer.join()
+    client.close()
+
+
+def test_close_is_possible_at_any_time(learner: Learner) -> None:
+    """Also while it joins, connects or has never done anything."""
+    chance = random.Random(3)
+    for round_ in range(30):
+        address = learner.address if round_ % 3 else "127.0.0.1:1"  # where nobody listens
+        with open_channel(address, service=SERVICE) as channel:
+            client = new_client(channel)
+
+            def act(client: LearnerClient = client) -> None:
+                with contextlib.suppress(Closed):
+                    client.join(give_up_after=60)
+                    for number in itertools.count(1):
+                        client.push(made(number))
+                        client.parameters(0)
+
+            actor = threading.Thread(target=act)
+            actor.start()
+            time.sleep(chance.uniform(0, 0.05))
+            begin = time.monotonic()
+            client.close()
+            actor.join(10)
+            assert not actor.is_alive()
+            assert time.monotonic() - begin < 4
+        learner.intake.take(16, 0)
+
+
+def test_a_channel_that_was_closed_is_said_to_be(learner: Learner) -> None:
+    channel = open_channel(learner.address, service=SERVICE)
+    with new_client(channel) as client:
+        client.join(give_up_after=10)
+        client.push(made(1))
+        assert client.drain(10) == 0
+        channel.close()
+        client.push(made(2))
+        with pytest.raises(Rejected, match="Channel closed"):
+            client.drain(10)
+
+
+# Drain.
+
+
+def test_a_drain_acknowledges_what_was_taken(learner: Learner, channel: grpc.Channel) -> None:
+    with RawStream(channel, hello()) as stream:
+        stream.next()
+        stream.push(1, 2, 3)
+        until(lambda: len(learner.intake.arrived) == 3)
+        learner.on_loop(learner.servicer.drain)
+        stream.until_told(3)
+        assert stream.refusal() == (
+            grpc.StatusCode.UNAVAILABLE,
+            "the learner is stopping; connect again later",
+        )
+    with RawStream(channel, hello()) as stream:
+        assert stream.refusal()[0] is grpc.StatusCode.UNAVAILABLE
+    with new_client(channel) as client, pytest.raises(Unavailable, match="the learner is stopping"):
+        client.join(give_up_after=0.3)
+    assert [each.number for each in learner.take(3)] == [1, 2, 3]
+
+
+def test_an_actor_outlives_a_drain_and_a_restart(learner: Learner, client: LearnerClient) -> None:
+    client.push(made(1))
+    assert client.drain(10) == 0
+    learner.on_loop(learner.servicer.drain)
+    client.push(made(2))
+    assert client.drain(0.3) == 1
+    other = learner.restarted()
+    assert client.drain(10) == 0
+    assert [each.number for each in other.take(1)] == [2]
+    other.stop()
+
+
+# Join.
+
+
+def test_joining_says_what_the_run_is(learner: Learner, channel: grpc.Channel) -> None:
+    with new_client(channel) as client:
+        assert client.join(give_up_after=10) == (RUN, 1)
+        learner.servicer.publish(snapshot(5))
+        assert client.join(give_up_after=10) == (RUN, 5)
+
+
+@pytest.mark.parametrize("version", ["1.3.0", "2.2.3", "", "1", "1.20.3", "x" * 200])
+def test_an_actor_of_another_version_is_refused(learner: Learner, channel: grpc.Channel, version: str) -> None:
+    del learner
+    with new_client(channel, software_version=version) as client, pytest.raises(Rejected) as caught:
+        client.join(give_up_after=10)
+    shown = repr(version) if len(version) < 80 else f"{'x' * 60!r}... (200 characters)"
+    assert str(caught.value) == (
+        f"FAILED_PRECONDITION: the actor's software_version is {shown}, expected 1.2.x, because this learner's is 1.2.3"
+    )
+
+
+def test_a_long_name_is_refused(learner: Learner, channel: grpc.Channel) -> None:
+    del learner
+    stub = learner_pb2_grpc.LearnerServiceStub(channel)
+    stub.Join(JoinRequest(actor_name="x" * 128, software_version="1.2.0"))
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Join(JoinRequest(actor_name="ä" * 65, software_version="1.2.0"))
+    assert caught.value.code() is ARGUMENT
+    assert caught.value.details() == "actor_name has 130 bytes, expected at most 128"
+
+
+def test_an_actor_waits_for_the_first_parameters(loop: LoopThread) -> None:
+    learner = Learner(loop, publish=False)
+    with open_channel(learner.address, service=SERVICE) as channel, new_client(channel) as client:
+        begin = time.monotonic()
+        with pytest.raises(Unavailable, match=r"^no answer from the learner in 0.4 s; UNAVAILABLE: .*not published"):
+            client.join(give_up_after=0.4)
+        assert 0.1 < time.monotonic() - begin < 3
+        with RawStream(channel, hello()) as stream:
+            assert stream.refusal()[0] is grpc.StatusCode.UNAVAILABLE
+        threading.Timer(0.3, learner.servicer.publish, (snapshot(1),)).start()
+        assert client.join(give_up_after=10) == (RUN, 1)
+    learner.stop()
+
+
+def test_nothing_goes_without_joining(channel: grpc.Channel) -> None:
+    with new_client(channel) as client:
+        with pytest.raises(RuntimeError, match=r"^the run is not known yet: call join first$"):
+            client.push(made(1))
+        with pytest.raises(RuntimeError, match=r"^the run is not known yet: call join first$"):
+            client.parameters(0)
+
+
+# Parameters.
+
+
+def test_parameters_come_if_they_are_newer(learner: Learner, client: LearnerClient) -> None:
+    first = client.parameters(0)
+    assert first is not None
+    assert first.version == 1
+    np.testing.assert_array_equal(first.tensors["weight"], np.array([1, 2, 3, 4], np.float32), strict=True)
+    assert client.parameters(1) is None
+    learner.servicer.publish(snapshot(4))
+    assert learner.value("parameters_version") == 4
+    second = client.parameters(1)
+    assert second is not None
+    assert second.version == 4
+    for version in (4, 9):
+        assert client.parameters(version) is None
+
+
+def test_large_parameters_come_in_pieces_in_full_and_half_precision(
+    learner: Learner, client: LearnerClient, channel: grpc.Channel
+) -> None:
+    weight = np.random.default_rng(0).standard_normal((3, MIB), np.float32)
+    learner.servicer.publish(snapshot(2, weight=weight, steps=np.array(7)))
+    full, half = client.parameters(1), client.parameters(1, half_precision=True)
+    assert full is not None
+    assert half is not None
+    np.testing.assert_array_equal(full.tensors["weight"], weight, strict=True)
+    np.testing.assert_array_equal(half.tensors["weight"], weight.astype(np.float16), strict=True)
+    assert half.tensors["steps"] == 7
+    stub = learner_pb2_grpc.LearnerServiceStub(channel)
+    sizes = [each.ByteSize() for each in stub.Parameters(ParametersRequest(run="run-1"))]
+    assert len(sizes) > 4
+    assert max(sizes) < 4_000_000
+
+
+def test_parameters_are_encoded_once_for_all_actors(
+    learner: Learner, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[tuple[int, bool]] = []
+    in_time: list[bool] = []
+    released = threading.Event()
+
+    def slowly(parameters: ParameterSnapshot, *, half_precision: bool) -> Iterator[ParametersResponse]:
+        encoded.append((parameters.version, half_precision))
+        in_time.append(released.wait(5))
+        return parameters_to_messages(parameters, half_precision=half_precision)
+
+    monkeypatch.setattr(servicer, "parameters_to_messages", slowly)
+    learner.servicer.publish(snapshot(2))
+    assert encoded == [], "the trainer has better things to do"
+    stub = learner_pb2_grpc.LearnerServiceStub(channel)
+    calls = [stub.Parameters(ParametersRequest(run="run-1", half_precision=i % 2 == 0), timeout=20) for i in range(10)]
+    until(lambda: len(encoded) == 2)
+    stub.Join(JoinRequest(software_version="1.2.0"), timeout=5)
+    for call in calls[:2]:
+        call.cancel()
+    time.sleep(0.1)
+    released.set()
+    until(lambda: len(in_time) == 2)
+    assert all(in_time), "the event loop must go on while parameters are encoded"
+    for call in calls[2:]:
+        assert next(iter(call)).header.version == 2
+        call.cancel()
+    assert sorted(encoded) == [(2, False), (2, True)]
+    assert list(stub.Parameters(ParametersRequest(run="run-1", newer_than=1), timeout=20))
+    assert len(encoded) == 2
+
+
+def test_parameters_of_another_run_and_before_the_first_are_refused(loop: LoopThread) -> None:
+    learner = Learner(loop, publish=False)
+    with open_channel(learner.address, service=SERVICE) as channel, new_client(channel, patience_seconds=0.3) as client:
+        stub = learner_pb2_grpc.LearnerServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stub.Parameters(ParametersRequest(run="run-2"), timeout=10))
+        assert (caught.value.code(), caught.value.details()) == (
+            PRECONDITION,
+            "run is 'run-2', expected 'run-1': join again",
+        )
+        client._specification = RUN
+        with pytest.raises(Unavailable, match="not published parameters yet"):
+            client.parameters(0)
+    learner.stop()
+
+
+def test_a_client_takes_only_parameters_of_a_size_that_it_can_hold(learner: Learner, channel: grpc.Channel) -> None:
+    learner.servicer.publish(snapshot(2, weight=np.zeros(1000, np.float32)))
+    with new_client(channel, max_parameters_bytes=3999) as client:
+        client.join(give_up_after=10)
+        with pytest.raises(ValueError, match=r"^payload_bytes is 4000, expected at most 3999$"):
+            client.parameters(0)
+
+
+def test_pauses_grow_to_a_limit_and_differ() -> None:
+    pauses = list(itertools.islice(learning._pauses(), 12))
+    assert all(0.5 * longest <= pause <= longest for pause, longest in zip(pauses, (0.05, 0.1, 0.2, 0.4), strict=False))
+    assert 2.5 <= max(pauses) <= 5.0
+    assert pauses != list(itertools.islice(learning._pauses(), 12))

@@ -1,0 +1,130 @@
+"""Tests of the task registry, and of who steps which task."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import gymnasium
+import minigrid
+import pytest
+from gymnasium.envs.registration import EnvSpec, WrapperSpec
+from minigrid.envs.empty import EmptyEnv
+
+from leco.envs.minigrid_compiled import CompiledMiniGrid
+from leco.envs.minigrid_levels import refusal
+from leco.envs.minigrid_reference import ReferenceMiniGrid, make_one
+from leco.envs.registry import TASKS, find_task, make
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_is_found_by_name_and_by_id_and_is_what_minigrid_says(name: str) -> None:
+    task = find_task(name)
+    assert task is find_task(task.id)
+    env: Any = make_one(gymnasium.registry[task.id]).unwrapped
+    assert task.max_steps == env.max_steps
+    assert task.gamma == (0.8 if name.startswith("ObstructedMaze") else 0.99)
+    assert task.description
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_is_compiled(name: str) -> None:
+    assert isinstance(make(name, 2, 0), CompiledMiniGrid)
+    assert isinstance(make(find_task(name), 2, 0, compiled=False), ReferenceMiniGrid)
+
+
+def test_other_ids_of_minigrid_need_no_entry() -> None:
+    task = find_task("MiniGrid-LavaGapS7-v0")
+    assert (task.id, task.gamma, task.max_steps) == ("MiniGrid-LavaGapS7-v0", 0.99, 196)
+    assert find_task("MiniGrid-ObstructedMaze-Full-v1").gamma == 0.8
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("KeyCoridorS3R3", "'KeyCorridorS3R3'"),
+        ("multiroom-n6", "'MultiRoom-N6'"),
+        ("MiniGrid-LavaGapS8-v0", "'MiniGrid-LavaGapS"),
+        ("?", "did you mean"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(name: str, nearest: str) -> None:
+    with pytest.raises(ValueError, match="there is no task") as error:
+        find_task(name)
+    assert nearest in str(error.value)
+    assert "DoorKey-8x8" in str(error.value)
+
+
+def test_the_registry_alone_imports_no_environment() -> None:
+    code = "import sys, leco.envs.registry as r; r.find_task('DoorKey-8x8'); print({'numba', 'minigrid'} & set(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert out.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    "task_id",
+    [
+        "MiniGrid-Dynamic-Obstacles-5x5-v0",
+        "MiniGrid-Fetch-5x5-N2-v0",
+        "MiniGrid-GoToDoor-5x5-v0",
+        "MiniGrid-GoToObject-6x6-N2-v0",
+        "MiniGrid-MemoryS7-v0",
+        "MiniGrid-PutNear-6x6-N2-v0",
+        "MiniGrid-RedBlueDoors-6x6-v0",
+    ],
+)
+def test_a_step_that_the_kernel_does_not_know_is_left_to_minigrid(
+    task_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = make(task_id, 2, 0)
+    assert isinstance(env, ReferenceMiniGrid)
+    assert "has a step of its own" in caplog.text
+    env.reset()
+    for _ in range(5):
+        env.step([1, 1])
+
+
+class Dim(EmptyEnv):
+    def gen_obs(self) -> Any:
+        return {}
+
+
+class Generous(EmptyEnv):
+    def _reward(self) -> float:
+        return 1.0
+
+
+def foreign(kind: Any) -> EnvSpec:
+    return EnvSpec("Foreign-v0", entry_point=kind)
+
+
+def test_a_class_that_is_not_minigrids_own_is_left_to_minigrid() -> None:
+    assert "not one of MiniGrid's own classes" in str(refusal(foreign(Dim)))
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Dim, "gen_obs"), (Generous, "_reward")])
+def test_a_class_that_sees_or_rewards_otherwise_is_left_to_minigrid(
+    kind: type, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kind, "__module__", "minigrid.envs.later")
+    assert refusal(foreign(kind)) == f"{kind.__qualname__} has a {name} of its own"
+
+
+def test_a_task_that_no_test_can_play_is_left_to_minigrid() -> None:
+    assert "never been compared" in str(refusal(gymnasium.registry["MiniGrid-WFC-MazeSimple-v0"]))
+
+
+def test_a_wrapped_task_is_left_to_minigrid() -> None:
+    spec = EnvSpec("Short-v0", entry_point="minigrid.envs:EmptyEnv", max_episode_steps=10)
+    assert refusal(spec) == "gymnasium wraps it"
+    wrapper = WrapperSpec("FullyObsWrapper", "minigrid.wrappers:FullyObsWrapper", kwargs={})
+    assert (
+        refusal(EnvSpec("Full-v0", entry_point="minigrid.envs:EmptyEnv", additional_wrappers=(wrapper,)))
+        == "gymnasium wraps it"
+    )
+
+
+def test_another_version_of_minigrid_is_left_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minigrid, "__version__", "3.9.0")
+    assert isinstance(make("Empty-5x5", 1, 0), ReferenceMiniGrid)
