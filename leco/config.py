@@ -224,6 +224,10 @@ def _check(experiment: Experiment) -> None:
     for key, value in not_negative.items():
         if value < 0:
             raise ConfigError(f"{key} is {value}, expected 0 or more")
+    if training.max_gradient_norm is not None and training.max_gradient_norm <= 0:
+        raise ConfigError(
+            f"training.max_gradient_norm is {training.max_gradient_norm}, expected more than 0; leave it out for no limit"
+        )
     if training.decoded is not None and training.decoded < 1:
         raise ConfigError(f"training.decoded is {training.decoded}, expected at least 1; leave it out to decode all")
     if learner.queue < learner.batch:

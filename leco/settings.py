@@ -12,6 +12,7 @@ class Settings:
 
     inner_loss  what the modulator is told that the policy descends: only the policy-gradient term, as published, or the
                 whole loss, for which the policy's real step serves
+    max_gradient_norm   the policy's gradient is scaled down to this norm where it is larger; None never does
     decoded     how many observations of a batch the decoder learns from, drawn by how often each occurs; None for all
     """
 
@@ -24,4 +25,5 @@ class Settings:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
     inner_loss: Literal["policy-gradient", "whole"] = "policy-gradient"
+    max_gradient_norm: float | None = None
     decoded: int | None = None

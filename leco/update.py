@@ -11,13 +11,13 @@ intrinsic module's step.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from leco.algo.adam import adam, adam_sensitivity
+from leco.algo.adam import adam, adam_sensitivity, clip, clip_transposed
 from leco.algo.bonus import episodic_bonus, intrinsic_reward, modulation, total_reward
 from leco.algo.dedup import distinct
 from leco.algo.losses import entropy, log_prob, policy_gradient_loss, value_loss
@@ -30,7 +30,7 @@ from leco.training import Batch, Named, Networks, Settings, State
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from leco.algo.adam import AdamState
+    from leco.algo.adam import AdamState, Clipped
     from leco.algo.dedup import Distinct
     from leco.algo.meta import Forward, RewardWeights
     from leco.algo.vtrace import VTrace
@@ -74,8 +74,8 @@ def update(
     modulated = seen is not None and seen.scores_TBA is not None
     virtual = modulated and settings.inner_loss == "policy-gradient"
     gradients = _gradients(gradient_loss + critic_loss - settings.entropy * uncertainty, policy, keep=virtual)
-    policy_step = partial(adam, learning_rate=settings.policy_learning_rate, betas=settings.betas, eps=settings.eps)
-    new_policy, policy_adam = policy_step(policy, gradients, state.policy_adam)
+    step = _policy_step(policy, gradients, state.policy_adam, settings)
+    stats["gradient_norm"] = step.clipped.norm
     stats |= parts | {"policy_gradient_loss": gradient_loss, "value_loss": critic_loss, "entropy": uncertainty}
     stats["distinct_share"] = (unique.multiplicity_U > 0).sum() / len(unique.index_N)
 
@@ -83,10 +83,10 @@ def update(
     if seen is not None:
         loss = seen.hash_loss
         if seen.value_TB is not None:
-            inner = (gradients, new_policy, policy_adam)
+            inner = step
             if virtual:
                 alone = _gradients(gradient_loss, policy, keep=False)
-                inner = (alone, *policy_step(policy, alone, state.policy_adam))
+                inner = _policy_step(policy, alone, state.policy_adam, settings)
             own = trace(batch.reward_TB, seen.value_TB)  # V^e: the task's own rewards
             own_loss = value_loss(value_TB=seen.value_TB[:-1], target_TB=own.target_TB)
             forward = partial(_judged, networks.policy, batch, unique)
@@ -106,7 +106,7 @@ def update(
             eps=settings.eps,
         )
         stats["hash_loss"] = seen.hash_loss
-    after = State(new_policy, policy_adam, new_intrinsic, intrinsic_adam, running, state.updates + 1)
+    after = State(step.after, step.adam, new_intrinsic, intrinsic_adam, running, state.updates + 1)
     return after, {name: value.item() for name, value in stats.items()}
 
 
@@ -187,26 +187,35 @@ def _judged(
     return output.logits_TBA[:-1], output.value_TB[:-1]
 
 
+class _Step(NamedTuple):
+    """A step of the policy: along which gradients, what was left of them, and where it led."""
+
+    gradients: Named
+    clipped: Clipped
+    after: Named
+    adam: AdamState
+
+
+def _policy_step(policy: Named, gradients: Named, before: AdamState, settings: Settings) -> _Step:
+    clipped = clip(gradients, settings.max_gradient_norm)
+    rates = {"learning_rate": settings.policy_learning_rate, "eps": settings.eps}
+    return _Step(gradients, clipped, *adam(policy, clipped.gradients, before, betas=settings.betas, **rates))
+
+
 def _answer(
-    passes: tuple[Forward, Forward],
-    policy: Named,
-    inner: tuple[Named, Named, AdamState],
-    batch: Batch,
-    settings: Settings,
-    *advantages: Tensor,
+    passes: tuple[Forward, Forward], policy: Named, inner: _Step, batch: Batch, settings: Settings, *advantages: Tensor
 ) -> RewardWeights:
     """How the task's own objective, after the policy's step, answers to each advantage and target of the inner loss."""
-    gradients, after, adam_after = inner
     log_pi_TB, rho_TB, advantage_e_TB = advantages
     forward, tangents = passes
+    rates = {"learning_rate": settings.policy_learning_rate, "eps": settings.eps}
     return reward_weights(
         forward,
         policy,
-        after,
-        adam_sensitivity(
-            gradients, adam_after, learning_rate=settings.policy_learning_rate, betas=settings.betas, eps=settings.eps
-        ),
+        inner.after,
+        adam_sensitivity(inner.clipped.gradients, inner.adam, betas=settings.betas, **rates),
         tangents=tangents,
+        clipping=partial(clip_transposed, gradients=inner.gradients, clipped=inner.clipped),
         action_TB=batch.action_TB,
         behind_TB=log_pi_TB.detach(),
         rho_TB=rho_TB,

@@ -62,6 +62,46 @@ def adam(
     return moved, AdamState(mean, square, steps)
 
 
+class Clipped(NamedTuple):
+    """Gradients of at most some norm.
+
+    Attributes:
+        gradients: As they were, or all scaled by one factor.
+        norm: Of all elements together, before.
+        scale: That factor; 1 if they were not too large.
+    """
+
+    gradients: dict[str, Tensor]
+    norm: Tensor
+    scale: Tensor
+
+
+def clip(gradients: Named, max_norm: float | None) -> Clipped:
+    """Scales gradients so that the norm of all elements together is at most `max_norm`; None leaves them as they are."""
+    norm = torch.nn.utils.get_total_norm(list(gradients.values()))
+    scale = torch.ones_like(norm) if max_norm is None else (max_norm / (norm + 1e-12)).clamp(max=1.0)
+    if max_norm is None:
+        return Clipped(dict(gradients), norm, scale)
+    return Clipped({name: g * scale for name, g in gradients.items()}, norm, scale)
+
+
+def clip_transposed(along: Named, gradients: Named, clipped: Clipped) -> dict[str, Tensor]:
+    """J^T u, where J is how the clipped gradients move with the gradients themselves (J is symmetric).
+
+    Where nothing was clipped J is the identity. Otherwise the norm is fixed, and only what is orthogonal to g moves, scaled:
+    J = s (1 - g g^T / |g|^2).
+
+    Args:
+        along: u.
+        gradients: g.
+        clipped: What `clip` made of them.
+    """
+    if clipped.scale >= 1:
+        return dict(along)
+    share = sum((u * gradients[name]).sum() for name, u in along.items()) / clipped.norm.square()
+    return {name: clipped.scale * (u - share * gradients[name]) for name, u in along.items()}
+
+
 def adam_sensitivity(
     gradients: Named, after: AdamState, *, learning_rate: float, betas: tuple[float, float], eps: float
 ) -> dict[str, Tensor]:

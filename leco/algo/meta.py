@@ -59,6 +59,7 @@ def reward_weights(
     sensitivity: Parameters,
     *,
     tangents: Forward | None = None,
+    clipping: Callable[[Parameters], Parameters] | None = None,
     action_TB: Tensor,
     behind_TB: Tensor,
     rho_TB: Tensor,
@@ -67,6 +68,7 @@ def reward_weights(
     """The weights w_A and w_v of the head of this file.
 
     forward         the policy on this batch
+    clipping        J^T of what was done to g before the optimiser's step, if anything was; see `clip_transposed`
     tangents        the same, for a call at theta of which only the tangents are used; forward itself, if not given
     before, after   theta and theta'
     sensitivity     D, for example from `adam_sensitivity`; -learning rate for SGD
@@ -86,6 +88,8 @@ def reward_weights(
         name: torch.zeros_like(ahead[name]) if gradient is None else sensitivity[name] * gradient
         for name, gradient in zip(names, gradients, strict=True)
     }
+    if clipping is not None:
+        direction = dict(clipping(direction))
     with torch.no_grad(), forward_ad.dual_level():
         duals = {name: forward_ad.make_dual(p.detach(), direction[name]) for name, p in before.items()}
         logits_TBA, value_TB = (tangents or forward)(duals)

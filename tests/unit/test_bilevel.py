@@ -6,6 +6,7 @@ distinct ones, and shares with `update` only functions that have tests of their 
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -53,7 +54,9 @@ def act(policy: nn.Module, parameters: dict[str, Tensor], batch: Batch) -> tuple
     return output.logits_TBA[:-1], output.value_TB
 
 
-def reference(nets: Networks, batch: Batch, adam: AdamState, method: str, *, whole: bool) -> dict[str, Tensor]:
+def reference(
+    nets: Networks, batch: Batch, adam: AdamState, method: str, *, whole: bool, max_norm: float | None
+) -> dict[str, Tensor]:
     net = nets.intrinsic
     assert net is not None
     assert batch.count_TB is not None
@@ -74,9 +77,13 @@ def reference(nets: Networks, batch: Batch, adam: AdamState, method: str, *, who
     if whole:
         inner = inner + 0.5 * (value[:-1] - learned.target_TB).square().mean() - 0.05 * entropy(logits)
     gradients = torch.autograd.grad(inner, list(policy.values()), create_graph=True, allow_unused=True)
+    filled = [torch.zeros_like(p) if g is None else g for p, g in zip(policy.values(), gradients, strict=True)]
+    if max_norm is not None:
+        norm = torch.stack([g.square().sum() for g in filled]).sum().sqrt()
+        assert norm > max_norm, "it is clipped"
+        filled = [g * max_norm / (norm + 1e-12) for g in filled]
     moved = {}
-    for (name, p), gradient in zip(policy.items(), gradients, strict=True):
-        g = torch.zeros_like(p) if gradient is None else gradient
+    for (name, p), g in zip(policy.items(), filled, strict=True):
         m = (0.9 * adam.mean[name] + 0.1 * g) / (1 - 0.9 ** (adam.steps + 1))
         v = (0.999 * adam.square[name] + 0.001 * g * g) / (1 - 0.999 ** (adam.steps + 1))
         moved[name] = p - 0.01 * m / (v.sqrt() + 1e-6)
@@ -115,9 +122,14 @@ def look(net: Intrinsic, batch: Batch, told: Tensor | None) -> tuple[Tensor, Ten
 
 
 @pytest.mark.parametrize("inner_loss", ["policy-gradient", "whole"])
-@pytest.mark.parametrize("name", ["leco", "leco-ae-lsh", "leco-naive"])
+@pytest.mark.parametrize(
+    ("name", "max_norm"), [("leco", None), ("leco-ae-lsh", None), ("leco-naive", None), ("leco", 0.05)]
+)
 def test_update_equals_double_backpropagation(
-    monkeypatch: pytest.MonkeyPatch, name: str, inner_loss: Literal["policy-gradient", "whole"]
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    max_norm: float | None,
+    inner_loss: Literal["policy-gradient", "whole"],
 ) -> None:
     nets, batch = networks(name), make_batch(3)
     assert batch.start_TB[1:-1].any(), "an episode begins inside the unroll"
@@ -129,11 +141,11 @@ def test_update_equals_double_backpropagation(
         {name: 1e-4 * (0.1 + r * r) for name, r in random.items()},
         steps=3,
     )
-    settings = Settings(**{f: getattr(SETTINGS, f) for f in SETTINGS.__slots__} | {"inner_loss": inner_loss})
+    settings = dataclasses.replace(SETTINGS, inner_loss=inner_loss, max_gradient_norm=max_norm)
     after, _ = update(nets, state._replace(policy_adam=adam), batch, find_method(name), settings)
 
     monkeypatch.setattr(recurrent, "unroll", plain_unroll)
-    expected = reference(nets, batch, adam, name, whole=inner_loss == "whole")
+    expected = reference(nets, batch, adam, name, whole=inner_loss == "whole", max_norm=max_norm)
     for key, gradient in expected.items():
         found = after.intrinsic_adam.mean[key] / (1 - 0.9)  # Adam's first mean is the gradient
         assert (found - gradient).norm() <= 1e-9 * (gradient.norm() + 1e-6), key

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from leco.algo.adam import AdamState, adam, adam_sensitivity, adam_start
+from leco.algo.adam import AdamState, adam, adam_sensitivity, adam_start, clip, clip_transposed
 
 
 def normal(*shape: int, seed: int) -> Tensor:
@@ -58,3 +58,39 @@ def test_the_first_step_by_hand() -> None:
     found = adam_sensitivity(gradients, after, learning_rate=0.1, betas=(0.9, 0.99), eps=1e-9)["p"]
     assert found[0].item() == pytest.approx(0.0, abs=1e-9)
     assert found[1].item() == pytest.approx(-0.1 / 1e-9)
+
+
+def named(*tensors: Tensor) -> dict[str, Tensor]:
+    return {f"p{i}": tensor for i, tensor in enumerate(tensors)}
+
+
+def test_clipping_by_hand() -> None:
+    gradients = named(torch.tensor([3.0, 0.0], dtype=torch.float64), torch.tensor([[4.0]], dtype=torch.float64))
+    clipped = clip(gradients, 1.0)
+    assert clipped.norm.item() == 5
+    assert clipped.scale.item() == pytest.approx(0.2)
+    torch.testing.assert_close(clipped.gradients, named(*(g / 5 for g in gradients.values())))
+    for limit in (5.0, 6.0, None):
+        within = clip(gradients, limit)
+        assert within.scale.item() == pytest.approx(1)
+        torch.testing.assert_close(within.gradients, gradients)
+    zero = named(torch.zeros(3))
+    assert torch.equal(clip(zero, 1.0).gradients["p0"], zero["p0"])
+
+
+@pytest.mark.parametrize("limit", [None, 0.7, 100.0])
+def test_the_transposed_jacobian_of_clipping_is_that_of_automatic_differentiation(limit: float | None) -> None:
+    torch.manual_seed(0)
+    gradients = [torch.randn(3, dtype=torch.float64), torch.randn(2, 2, dtype=torch.float64)]
+    along = [torch.randn_like(g) for g in gradients]
+
+    def clipped(*g: Tensor) -> tuple[Tensor, ...]:
+        norm = torch.stack([each.square().sum() for each in g]).sum().sqrt()
+        return tuple(each if limit is None or norm.item() <= limit else each * (limit / norm) for each in g)
+
+    own = [g.requires_grad_() for g in gradients]
+    pulled = torch.autograd.grad(clipped(*own), own, along)
+    gradients = [g.detach() for g in own]
+    torch.testing.assert_close(tuple(clip(named(*gradients), limit).gradients.values()), clipped(*gradients))
+    found = clip_transposed(named(*along), named(*gradients), clip(named(*gradients), limit))
+    torch.testing.assert_close(tuple(found.values()), pulled, rtol=1e-10, atol=1e-10)
