@@ -59,7 +59,8 @@ class Learning:
     keep              how many of the newest checkpoints are kept, beside the best
     record_every      how often a line is written to metrics.csv and TensorBoard
     deterministic     one actor takes turns with the learner, and every run with the same seed gives the same numbers, also when
-                      it is stopped and resumed; slower
+                      it is stopped and resumed; slower. It ends with the first checkpoint that has all frames, and what was
+                      played before the last checkpoint is dropped by its version, whatever max_lag is
     """
 
     batch: int = 16
@@ -234,4 +235,28 @@ def _check(experiment: Experiment) -> None:
         raise ConfigError(
             f"learner.queue is {learner.queue}, expected at least learner.batch ({learner.batch}): "
             "a batch must fit in the queue, or training waits for ever"
+        )
+    if learner.deterministic:
+        _check_turns(actors, learner)
+
+
+def _check_turns(actors: Actors, learner: Learning) -> None:
+    """In a deterministic run an unroll of all environments is used up by whole updates, and then actors get new parameters."""
+    if actors.environments % learner.batch != 0:
+        raise ConfigError(
+            f"actors.environments is {actors.environments}, expected a multiple of learner.batch ({learner.batch}) because "
+            "learner.deterministic is true: what is played in a turn must be used up by whole updates"
+        )
+    turn = actors.environments // learner.batch
+    if turn % learner.publish_every != 0:
+        raise ConfigError(
+            f"learner.publish_every is {learner.publish_every}, expected a divisor of {turn}, the updates of a turn "
+            "(actors.environments / learner.batch), because learner.deterministic is true: the actor waits for the parameters "
+            "after each turn"
+        )
+    if learner.checkpoint_every % turn != 0:
+        raise ConfigError(
+            f"learner.checkpoint_every is {learner.checkpoint_every}, expected a multiple of {turn}, the updates of a turn "
+            "(actors.environments / learner.batch), because learner.deterministic is true: a run can only go on from the end "
+            "of a turn"
         )

@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     try:
         experiment = _experiment(given)
+        if experiment.learner.deterministic and given.actors != 1:
+            raise ConfigError(f"--actors is {given.actors}, expected 1 because learner.deterministic is true")
     except (ConfigError, OSError) as error:
         parser.error(str(error))
     folder: Path = given.run or Path("runs") / f"{experiment.task}-{experiment.method}-{experiment.seed}"

@@ -221,8 +221,8 @@ class LearnerClient:
                 self._thread = threading.Thread(target=self._run, name="leco-push", daemon=True)
                 self._thread.start()
 
-    def drain(self, timeout: float) -> int:
-        """Waits until everything is acknowledged, at most so many seconds. Returns how many trajectories are not.
+    def drain(self, timeout: float | None) -> int:
+        """Waits until everything is acknowledged, at most so many seconds (None: for ever). Returns how many trajectories are not.
 
         Raises:
             RunChanged, TakenOver, Rejected: what ended the stream for good.

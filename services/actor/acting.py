@@ -105,6 +105,8 @@ class Actor:
                 self._metrics.successes.inc(sum(summary.success for summary in endings))
                 parcel = Parcel(unroll, self._version, self._hash_of(self._version, self._intrinsic))
                 self._timed("waiting", lambda: sender.send(parcel))  # noqa: B023  # called at once
+                if sender.held_up:
+                    self._timed("waiting", sender.wait_until_sent)
         finally:
             self._env.close()
         sender.finish()

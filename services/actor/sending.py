@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     Counts = list[npt.NDArray[np.uint32] | None]
 
 
+HELD_UP_SECONDS = 0.02
+
+
 class Parcel(NamedTuple):
     """An unroll, the version of the parameters that played it, and what to do before it is counted."""
 
@@ -48,35 +51,42 @@ class Sender:
         self._count = count
         self._metrics = metrics
         self._number = 0
-        self._changed = threading.Condition()  # guards the three below
+        self._changed = threading.Condition()  # guards the four below
         self._parcel: Parcel | None = None
         self._finished = False
+        self._pushing = 0.0
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="leco-sender", daemon=True)
         self._thread.start()
 
     def send(self, parcel: Parcel) -> None:
         """Hands an unroll over as soon as the one before is sent. Raises what went wrong in the thread."""
-        self._wait_until_sent()
+        self.wait_until_sent()
         with self._changed:
             self._parcel = parcel
             self._changed.notify_all()
 
+    @property
+    def held_up(self) -> bool:
+        """Whether the learner let the last unroll wait: it is the slower side, and what is played ahead only grows old."""
+        return self._pushing > HELD_UP_SECONDS
+
+    def wait_until_sent(self) -> None:
+        """Waits until nothing is left to send. Raises what went wrong in the thread."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._parcel is None or self._failure is not None)
+            if self._failure is not None:
+                raise self._failure
+
     def finish(self) -> None:
         """Ends the thread as soon as everything is sent. Raises what went wrong in it."""
         try:
-            self._wait_until_sent()
+            self.wait_until_sent()
         finally:
             with self._changed:
                 self._finished = True
                 self._changed.notify_all()
             self._thread.join()
-
-    def _wait_until_sent(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._parcel is None or self._failure is not None)
-            if self._failure is not None:
-                raise self._failure
 
     def _run(self) -> None:
         try:
@@ -86,10 +96,12 @@ class Sender:
                     parcel = self._parcel
                 if parcel is None:
                     return
-                for trajectory in self._cut(parcel):
-                    begin = time.monotonic()
+                trajectories, begin = self._cut(parcel), time.monotonic()
+                for trajectory in trajectories:
                     self._client.push(trajectory)
-                    self._metrics.seconds.labels("pushing").inc(time.monotonic() - begin)
+                self._client.drain(None)  # a trajectory is sent when the learner has it
+                self._pushing = time.monotonic() - begin
+                self._metrics.seconds.labels("pushing").inc(self._pushing)
                 with self._changed:
                     self._parcel = None
                     self._changed.notify_all()

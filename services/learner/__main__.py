@@ -120,7 +120,7 @@ def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextli
     intake = Intake(
         capacity=experiment.learner.queue,
         window=min(experiment.actors.environments, experiment.learner.queue),
-        max_lag=experiment.learner.max_lag,
+        max_lag=_max_lag(experiment),
         needs_counts=method.counts,
         metrics=metrics,
         on_episodes=episodes.add,
@@ -141,6 +141,12 @@ def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextli
         best=float(facts.get("best_return", float("-inf"))),
     )
     return Parts(intake, servicer, trainer)
+
+
+def _max_lag(experiment: Experiment) -> int:
+    """In a deterministic run a turn's updates and no more: what an actor played for a learner that was killed is dropped."""
+    learner = experiment.learner
+    return experiment.actors.environments // learner.batch - 1 if learner.deterministic else learner.max_lag
 
 
 def _specification(

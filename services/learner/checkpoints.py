@@ -40,7 +40,8 @@ class Checkpoints:
         self._folder, self._keep = folder, keep
         self._versions = folder / "versions"
         self._reserved = int(self._versions.read_text()) if self._versions.exists() else 0
-        self._begun = self._reserved
+        # Far above all others: what was played before a crash is then older than any lag that is worth allowing.
+        self._begun = self._reserved + RESERVED_VERSIONS if self._reserved else 0
 
     def newest(self, like: State) -> tuple[State, dict[str, Fact]] | None:
         """The newest checkpoint that can be read; None if there is none.

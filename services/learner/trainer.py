@@ -83,7 +83,7 @@ class Trainer:
         """Trains. Returns whether all frames were trained on; otherwise it was asked to stop. The state is saved either way."""
         learner = self._experiment.learner
         try:
-            while self.frames < self._experiment.frames:
+            while not self._done():
                 if not self._step():
                     return False
                 if self.state.updates % learner.checkpoint_every == 0:
@@ -92,6 +92,12 @@ class Trainer:
         finally:
             if self.state.updates % learner.checkpoint_every != 0 and not learner.deterministic:
                 self._save()
+
+    def _done(self) -> bool:
+        """A deterministic run ends at a checkpoint, because only from there it can go on as if it had not ended."""
+        learner = self._experiment.learner
+        late = learner.deterministic and self.state.updates % learner.checkpoint_every != 0
+        return self.frames >= self._experiment.frames and not late
 
     def _step(self) -> bool:
         """One update; False if there are no more trajectories."""
