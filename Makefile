@@ -46,6 +46,8 @@ bench: $(READY) ## Run the benchmarks; tables go to benchmarks/results
 	$(BIN)/python -W ignore benchmarks/recurrent.py
 	$(BIN)/python -W ignore benchmarks/distinct.py
 	$(BIN)/python -W ignore benchmarks/update.py
+	$(BIN)/python -W ignore benchmarks/bilevel.py
+	$(BIN)/python -W ignore benchmarks/environments.py
 
 constraints: ## Bring constraints.txt up to date (in a fresh environment)
 	$(PYTHON) -m venv --clear .venv-constraints

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from leco.memory import keep_freed_memory
 from leco.methods import find_method
 from leco.nets.intrinsic import minigrid_intrinsic
 from leco.nets.policy import MiniGridPolicy
@@ -28,6 +29,7 @@ WAYS = {
     "vq-only": ("vq-only", Settings()),
     "leco, inner loss: policy gradient": ("leco", Settings()),
     "leco, inner loss: whole": ("leco", Settings(inner_loss="whole")),
+    "leco, inner loss: whole, 96 decoded": ("leco", Settings(inner_loss="whole", decoded=96)),
 }
 
 
@@ -37,6 +39,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9, help="how often each way is measured (default: 9)")
     repeats = parser.parse_args().repeats
     torch.set_num_threads(1)
+    keep_freed_memory()  # as the learner does
     torch.manual_seed(0)
     batch = real_batch()
     networks = Networks(MiniGridPolicy(ACTIONS), minigrid_intrinsic(ACTIONS))
