@@ -188,7 +188,7 @@ def _value(kind: Any, value: Any, path: str) -> Any:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind is float and number and math.isfinite(value):
         return float(value)
-    if kind is int and number and value == int(value):  # 5e6 is a whole number too
+    if kind is int and number and math.isfinite(value) and value == int(value):  # 5e6 is a whole number too
         return int(value)
     if kind in (bool, str) and isinstance(value, kind):
         return value
@@ -216,10 +216,11 @@ def _check(experiment: Experiment) -> None:
         if value <= 0:
             raise ConfigError(f"{key} is {value}, expected more than 0")
     shares = {"training.gamma": training.gamma, "training.lambda": training.lambda_}
-    shares |= {f"training.betas[{i}]": beta for i, beta in enumerate(training.betas)}
     for key, value in shares.items():
         if not 0 <= value <= 1:
             raise ConfigError(f"{key} is {value}, expected 0 to 1")
+    if not all(0 <= beta < 1 for beta in training.betas):
+        raise ConfigError(f"training.betas is {list(training.betas)}, expected two numbers from 0 to below 1")
     not_negative = {"seed": experiment.seed, "learner.max_lag": learner.max_lag, "training.alpha": training.alpha}
     not_negative["training.entropy"] = training.entropy
     for key, value in not_negative.items():
@@ -236,12 +237,13 @@ def _check(experiment: Experiment) -> None:
             f"learner.queue is {learner.queue}, expected at least learner.batch ({learner.batch}): "
             "a batch must fit in the queue, or training waits for ever"
         )
-    if learner.deterministic:
-        _check_turns(actors, learner)
+    _check_turns(actors, learner)
 
 
 def _check_turns(actors: Actors, learner: Learning) -> None:
     """In a deterministic run an unroll of all environments is used up by whole updates, and then actors get new parameters."""
+    if not learner.deterministic:
+        return
     if actors.environments % learner.batch != 0:
         raise ConfigError(
             f"actors.environments is {actors.environments}, expected a multiple of learner.batch ({learner.batch}) because "

@@ -36,8 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     try:
         experiment = _experiment(given)
-        if experiment.learner.deterministic and given.actors != 1:
-            raise ConfigError(f"--actors is {given.actors}, expected 1 because learner.deterministic is true")
     except (ConfigError, OSError) as error:
         parser.error(str(error))
     folder: Path = given.run or Path("runs") / f"{experiment.task}-{experiment.method}-{experiment.seed}"
@@ -90,7 +88,13 @@ def _experiment(given: argparse.Namespace) -> Experiment:
         overrides[key] = _scalar(value)
     if given.task is None and not text:
         raise ConfigError("say what to solve: --task NAME (`leco tasks` lists them), or --config FILE")
-    return parse(text, overrides)
+    for flag, number in (("--actors", given.actors), ("--threads", given.threads)):
+        if number < 1:
+            raise ConfigError(f"{flag} is {number}, expected at least 1")
+    experiment = parse(text, overrides)
+    if experiment.learner.deterministic and given.actors != 1:
+        raise ConfigError(f"--actors is {given.actors}, expected 1 because learner.deterministic is true")
+    return experiment
 
 
 def _scalar(text: str) -> object:

@@ -222,7 +222,7 @@ class LearnerClient:
                 self._thread.start()
 
     def drain(self, timeout: float | None) -> int:
-        """Waits until everything is acknowledged, at most so many seconds (None: for ever). Returns how many trajectories are not.
+        """Waits until everything is acknowledged, at most so many seconds (None: for ever). Returns how many are not.
 
         Raises:
             RunChanged, TakenOver, Rejected: what ended the stream for good.

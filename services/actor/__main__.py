@@ -62,8 +62,9 @@ def act(settings: ActorSettings, stopped: threading.Event) -> None:
     metrics = ActorMetrics(registry)
     with contextlib.ExitStack() as stack:
         if settings.metrics_port is not None:
-            _, stop_metrics = serve_metrics(registry, host=settings.metrics_host, port=settings.metrics_port)
+            port, stop_metrics = serve_metrics(registry, host=settings.metrics_host, port=settings.metrics_port)
             stack.callback(stop_metrics)
+            log.info("serving metrics", port=port)
         learner = open_channel(settings.learner, service=learning.SERVICE, tls=settings.tls)
         stack.callback(learner.close)
         hashcount = None

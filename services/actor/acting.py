@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import grpc
+    import numpy.typing as npt
 
     from leco.config import Experiment
     from leco.rpc.learning import LearnerClient
     from leco.training import Named
     from leco.types import ParameterSnapshot, RunSpecification
     from services.actor.metrics import ActorMetrics
+    from services.actor.playing import Unroll
 
 log = structlog.get_logger("leco.actor")
 
@@ -88,8 +90,8 @@ class Actor:
 
     def run(self, stopped: threading.Event) -> None:
         """Plays until `stopped`; then sends what was played. Raises what `LearnerClient.push` raises."""
-        count = self._counter.count if self._counter is not None else None
-        sender = Sender(self._client, count, self._metrics)
+        sender = Sender(self._client, self._count if self._counter is not None else None, self._metrics)
+        in_turns = self._experiment.learner.deterministic
         unroll_length = self._experiment.actors.unroll
         try:
             while not stopped.is_set():
@@ -105,22 +107,27 @@ class Actor:
                 self._metrics.successes.inc(sum(summary.success for summary in endings))
                 parcel = Parcel(unroll, self._version, self._hash_of(self._version, self._intrinsic))
                 self._timed("waiting", lambda: sender.send(parcel))  # noqa: B023  # called at once
-                if sender.held_up:
+                if sender.held_up or in_turns:
                     self._timed("waiting", sender.wait_until_sent)
         finally:
             self._env.close()
         sender.finish()
 
     def _newer(self, stopped: threading.Event) -> ParameterSnapshot | None:
-        """Newer parameters if there are any. In a deterministic run: those after the updates that the last unroll serves."""
+        """Newer parameters if there are any. In a deterministic run: those after the updates that the last unroll serves.
+
+        Versions and updates of a learner grow together; if they do not, it was killed, and began again at its last checkpoint.
+        """
         learner = self._experiment.learner
         if not learner.deterministic or self._version == 0:
             return self._client.parameters(self._version)
         due = self._updates + self._experiment.actors.environments // learner.batch
         while not stopped.is_set():
             snapshot = self._client.parameters(self._version)
-            if snapshot is not None and int(snapshot.tensors["updates"]) >= due:
-                return snapshot
+            if snapshot is not None:
+                updates = int(snapshot.tensors["updates"])
+                if updates >= due or snapshot.version - updates != self._version - self._updates:
+                    return snapshot
             time.sleep(POLL_SECONDS)
         return None
 
@@ -135,12 +142,27 @@ class Actor:
         # A deterministic run begins anew at every checkpoint, because environments are not saved in it.
         again = learner.deterministic and self._updates % learner.checkpoint_every == 0
         if self._player is None or again:
+            if learner.deterministic and not again:
+                raise ValueError(
+                    f"the run is deterministic, and goes on only from a checkpoint, but the learner is {self._updates} updates "
+                    "into it: restart the learner"
+                )
             key = self._updates if learner.deterministic else self._version
             seeds = np.random.SeedSequence((self._experiment.seed, self._index, key)).generate_state(2, np.uint32)
             observation_EO = self._env.reset(int(seeds[0]))
             if self._player is None:
                 self._player = Player(self._env, self._networks.policy, int(seeds[1]))
             self._player.restart(int(seeds[1]), observation_EO)
+
+    def _count(self, unroll: Unroll) -> list[npt.NDArray[np.uint32] | None]:
+        assert self._counter is not None  # noqa: S101
+        counts = self._counter.count(unroll)
+        if self._experiment.learner.deterministic and any(count_T is None for count_T in counts):
+            raise ValueError(
+                "counting failed, and a deterministic run cannot leave anything out: restart the learner, which goes on from its "
+                "last checkpoint"
+            )
+        return counts
 
     def _hash_of(self, version: int, tensors: Named) -> Callable[[], None]:
         """What the thread that sends does before it hashes an unroll of this version."""

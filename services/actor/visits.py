@@ -88,7 +88,8 @@ class VisitCounter:
                 batches.append(CodeBatch(episode.id, episode.sequence, np.ascontiguousarray(codes_nW), visit.final))
                 where.append((e, visit))
                 episode.sequence += 1
-        self._fill(batches, where, count_ET)
+        if batches:  # none if all episodes are lost
+            self._fill(batches, where, count_ET)
         return count_ET
 
     def _fill(

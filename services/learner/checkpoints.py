@@ -63,10 +63,12 @@ class Checkpoints:
 
     def save(self, state: State, facts: Mapping[str, Fact], *, best: bool) -> None:
         """Saves a state, and removes what is older than the newest few."""
-        save(self._folder / f"{state.updates:09d}.safetensors", state, facts)
+        newest = self._folder / f"{state.updates:09d}.safetensors"
+        save(newest, state, facts)
         if best:
             save(self._folder / "best.safetensors", state, facts)
-        for path in self._saved()[: -self._keep]:
+        # A later one can only be damaged, and must not take the place of one that is not.
+        for path in [each for each in self._saved() if each <= newest][: -self._keep]:
             path.unlink(missing_ok=True)
 
     def version(self, updates: int) -> int:

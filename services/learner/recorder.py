@@ -81,7 +81,7 @@ class Recorder:
         temporary.replace(self._path)
         self._file = self._path.open("a", newline="")
         self._writer = csv.DictWriter(self._file, COLUMNS)
-        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=updates + 1 if kept else None)
+        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=int(kept[-1]["frames"]) + 1 if kept else 0)
         self._begin = time.monotonic()
 
     @property

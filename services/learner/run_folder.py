@@ -38,19 +38,27 @@ def open_run(folder: Path, config: Path | None) -> Experiment:
     experiment = parse(config.read_text()) if config is not None else before
     assert experiment is not None  # noqa: S101
     if before is not None and dataclasses.replace(before, frames=experiment.frames) != experiment:
+        now, then = _flat(experiment), _flat(before)
         changed = [
-            now
-            for now, then in zip(to_toml(experiment).splitlines(), to_toml(before).splitlines(), strict=False)
-            if now != then and not now.startswith("frames")
+            f"{key} is {now[key]!r}, was {then[key]!r}" for key in now if now[key] != then[key] and key != "frames"
         ]
         raise ConfigError(
-            f"{folder} holds a run of another experiment (now: {'; '.join(changed) or 'other keys'}); "
+            f"{folder} holds a run of another experiment ({'; '.join(changed)}); "
             "choose another folder, or give the same experiment to go on"
         )
     folder.mkdir(parents=True, exist_ok=True)
     _replace(kept, to_toml(experiment))
     _note_versions(folder / "versions.json")
     return experiment
+
+
+def _flat(experiment: Experiment) -> dict[str, object]:
+    """Values by dotted key, as in TOML."""
+    flat: dict[str, object] = {}
+    for name, value in dataclasses.asdict(experiment).items():
+        inner = value.items() if isinstance(value, dict) else ()
+        flat |= {f"{name}.{key.rstrip('_')}": each for key, each in inner} or {name: value}
+    return flat
 
 
 def run_name(folder: Path) -> str:
