@@ -78,7 +78,7 @@ def act(settings: ActorSettings, stopped: threading.Event) -> None:
                 log.warning("the learner has another run; joining it", reason=str(change))
             except learning.Closed:  # stopped while it waited for the learner
                 break
-    log.info("stopped")
+    log.info("stopped", frames=int(registry.get_sample_value("leco_actor_frames_total") or 0))
 
 
 def play_run(

@@ -1,0 +1,271 @@
+"""Training with real processes: to the end, stopped and resumed, and with any of its parts killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from service_process import ServiceProcess, until
+from training_services import LECO, PATIENCE, SMALL, TASK, actor, learner, rows, until_updates
+
+from leco.config import parse
+from leco.envs.registry import find_task
+from leco.methods import find_method
+from leco.networks import build
+from leco.saving import load
+from leco.training import start
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from training_services import TrainingProcess
+
+    from leco.training import State
+
+pytestmark = pytest.mark.timeout(180)
+FOR_EVER = 1_000_000_000  # frames
+FRAMES_OF_UPDATE = SMALL["actors.unroll"] * SMALL["learner.batch"]
+
+
+def checkpoints(run: Path) -> list[int]:
+    """After how many updates those were saved that are there."""
+    return sorted(int(path.stem) for path in (run / "checkpoints").glob("[0-9]*.safetensors"))
+
+
+def state_of(run: Path, updates: int) -> State:
+    experiment = parse((run / "config.toml").read_text())
+    task = find_task(experiment.task)
+    networks = build(find_method(experiment.method), task.observation_shape, task.actions)
+    return load(run / "checkpoints" / f"{updates:09d}.safetensors", start(networks))[0]
+
+
+def differences(one: State, other: State) -> list[str]:
+    """Names of the tensors and counters in which two states differ by as much as a bit."""
+    found = [] if one.updates == other.updates else ["updates"]
+    parts: Sequence[tuple[str, Any, Any]] = (
+        ("policy", one.policy, other.policy),
+        ("policy mean", one.policy_adam.mean, other.policy_adam.mean),
+        ("policy square", one.policy_adam.square, other.policy_adam.square),
+        ("intrinsic", one.intrinsic, other.intrinsic),
+        ("intrinsic mean", one.intrinsic_adam.mean, other.intrinsic_adam.mean),
+        ("running", one.running, other.running),
+    )
+    for part, mine, its in parts:
+        found += [f"{part}/{name}" for name in mine if not torch.equal(mine[name], its[name])]
+    return found
+
+
+def increases(run: Path) -> bool:
+    """Whether metrics.csv tells of each update once, in order."""
+    told = [int(row["updates"]) for row in rows(run)]
+    return told == list(range(1, len(told) + 1))
+
+
+def test_leco_train_stops_on_ctrl_c_goes_on_from_there_ends_and_can_be_evaluated(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    small = ("actors.unroll=16", "learner.batch=4", "learner.record_every=1", "learner.checkpoint_every=1000")
+    flags = ["--task=Empty-5x5", "--method=leco", "--envs=4", "--threads=1", f"--run={run}"]
+    flags += [f"--set={each}" for each in small]
+    frames = 64
+    command = [*LECO, "train", *flags]
+    with subprocess.Popen([*command, "--frames=1e9"], stdout=subprocess.PIPE, text=True) as training:
+        try:
+            until(lambda: len(rows(run)) >= 5, PATIENCE)
+            training.send_signal(signal.SIGINT)
+            output, _ = training.communicate(timeout=PATIENCE)
+        finally:
+            training.kill()
+    assert training.returncode == 130
+    assert "stopping: the learner saves, the same command goes on from here" in output
+    assert re.search(r"frames +done +frames/s +return +success", output)
+    [saved] = checkpoints(run)
+    assert saved >= 5
+    assert not_running(run)
+
+    more = subprocess.run(
+        [*command, f"--frames={frames * (saved + 12)}"], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert (more.returncode, more.stderr) == (0, "")
+    assert checkpoints(run) == [saved, saved + 12]
+    assert increases(run)
+    assert int(rows(run)[-1]["frames"]) == frames * (saved + 12)
+    assert rows(run)[-1]["r_ep"] != ""  # it was counted
+    assert parse((run / "config.toml").read_text()).task == "Empty-5x5"
+    assert [each["leco"] for each in json.loads((run / "versions.json").read_text())] == ["0.1.0", "0.1.0"]
+    assert list((run / "tensorboard").glob("events*"))
+    assert not_running(run)
+
+    evaluated = subprocess.run(
+        [*LECO, "eval", str(run), "--episodes=7"], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert (evaluated.returncode, evaluated.stderr) == (0, "")
+    assert f"Empty-5x5, leco, after {saved + 12} updates: 7 fresh episodes" in evaluated.stdout
+    assert re.search(r"success rate +[0-9.]+ % +\(95 %: ", evaluated.stdout)
+
+
+def not_running(run: Path) -> bool:
+    """No process is left that has the run's folder on its command line."""
+    found = subprocess.run(["pgrep", "-f", str(run)], capture_output=True, text=True, check=False)
+    return found.stdout == ""
+
+
+def test_a_learner_that_is_killed_goes_on_from_its_checkpoint_and_the_actor_heals(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with ServiceProcess() as hashcount, ExitStack() as stack:
+        first = stack.enter_context(learner(run, method="dsc", frames=FOR_EVER))
+        one = stack.enter_context(actor(first.address, hashcount.address))
+        until_updates(first, 14)
+        version = first.metrics()["leco_learner_parameters_version"]
+        first.kill()
+        [saved] = checkpoints(run)[-1:]
+        second = stack.enter_context(learner(run, listen=first.address, method="dsc", frames=FOR_EVER))
+        assert second.until_logged("serving")["frames"] == saved * FRAMES_OF_UPDATE
+        until_updates(second, 5)
+        assert one.running
+        assert second.metrics()["leco_learner_parameters_version"] > version + 5
+        assert "Traceback" not in "\n".join(one.lines)
+
+        second.terminate()
+        assert second.wait(PATIENCE) == 0
+        assert second.logged()[-1]["event"] == "stopped"
+        assert checkpoints(run)[-1] >= saved + 5
+        assert increases(run)
+
+
+def test_a_new_actor_takes_over_from_one_that_was_killed_and_training_ends(tmp_path: Path) -> None:
+    run, count = tmp_path / "run", 60
+    with ExitStack() as stack:
+        service = stack.enter_context(learner(run, method="no-int", frames=count * FRAMES_OF_UPDATE))
+        with actor(service.address) as one:
+            until_updates(service, 5)
+            one.kill()
+        until(lambda: service.metrics()["leco_learner_open_streams"] == 0, PATIENCE)
+        assert service.running
+        stack.enter_context(actor(service.address))
+        assert service.wait(PATIENCE) == 0
+        assert checkpoints(run)[-1] == count
+        assert service.logged()[-1]["event"] == "stopped"
+
+
+def test_after_counts_were_lost_what_is_affected_is_left_out_and_training_goes_on(tmp_path: Path) -> None:
+    with ServiceProcess() as hashcount, ExitStack() as stack:
+        service = stack.enter_context(learner(tmp_path / "run", method="dsc", frames=FOR_EVER))
+        one = stack.enter_context(actor(service.address, hashcount.address))
+        until_updates(service, 3)
+        assert one.metrics()["leco_actor_uncounted_trajectories_total"] == 0
+        hashcount.kill()
+        with ServiceProcess("--listen", hashcount.address):
+            until(lambda: one.metrics()["leco_actor_uncounted_trajectories_total"] > 0, PATIENCE)
+            made = service.metrics()["leco_learner_updates_total"]
+            until_updates(service, int(made) + 10)
+            told = one.metrics()["leco_actor_uncounted_trajectories_total"]
+            one.terminate()
+            assert one.wait(PATIENCE) == 0
+        [warning] = [line for line in one.logged() if line["event"].startswith("counting failed")]
+        dropped = service.metrics()["leco_learner_trajectories_dropped_total uncounted"]
+        assert 1 <= warning["batches"] <= 2
+        assert 1 <= told <= dropped
+        assert dropped <= 2 * (125 // SMALL["actors.unroll"] + 2), (
+            "two environments, until their episodes of 125 actions end"
+        )
+
+
+def test_an_actor_that_is_asked_to_stop_first_sends_what_it_has_played(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        service = stack.enter_context(learner(tmp_path / "run", method="no-int", frames=FOR_EVER))
+        one = stack.enter_context(actor(service.address))
+        until_updates(service, 3)
+        os.kill(service.pid, signal.SIGSTOP)
+        try:
+            played = one.metrics()["leco_actor_frames_total"]
+            one.terminate()
+            one.until_logged("draining")
+            assert one.running
+        finally:
+            os.kill(service.pid, signal.SIGCONT)
+        assert one.wait(PATIENCE) == 0
+        assert one.logged()[-1]["event"] == "stopped"
+        assert not [line for line in one.logged() if line["event"].startswith("ended before")]
+        until(lambda: service.metrics()["leco_learner_queue_trajectories"] == 0, PATIENCE)
+        taken = int(service.metrics()["leco_learner_trajectories_taken_total"])
+        assert taken * SMALL["actors.unroll"] == one.logged()[-1]["frames"] >= played
+        until_updates(service, taken // SMALL["learner.batch"])
+
+        service.terminate()  # nothing comes any more, and the last checkpoint is some updates old
+        assert service.wait(PATIENCE) == 0
+        assert service.logged()[-1]["event"] == "stopped"
+        assert checkpoints(tmp_path / "run")[-1] == taken // SMALL["learner.batch"]
+
+
+class Deterministic:
+    """Runs of one seed, one after the other."""
+
+    TURNS, CHECKPOINT, LAST = 2, 4, 16  # in updates; an unroll of four environments is two of them
+
+    def __init__(self, folder: Path, method: str, hashcount: str | None) -> None:
+        self._folder, self._method, self._hashcount = folder, method, hashcount
+
+    def learner(self, name: str, listen: str = "127.0.0.1:0") -> TrainingProcess:
+        return learner(
+            self._folder / name,
+            listen=listen,
+            method=self._method,
+            frames=self.LAST * FRAMES_OF_UPDATE - 1,
+            actors__environments=self.TURNS * SMALL["learner.batch"],
+            learner__keep=10,
+            learner__checkpoint_every=self.CHECKPOINT,
+            learner__deterministic=True,
+        )
+
+    def actor(self, address: str) -> TrainingProcess:
+        return actor(address, self._hashcount)
+
+    def final(self, name: str) -> State:
+        return state_of(self._folder / name, self.LAST)
+
+    def whole(self, name: str) -> State:
+        with self.learner(name) as service, self.actor(service.address):
+            assert service.wait(PATIENCE) == 0
+        return self.final(name)
+
+    def killed(self, name: str, *, actor_too: bool) -> State:
+        """The same with a kill soon after the first checkpoint."""
+        with ExitStack() as stack:
+            service = stack.enter_context(self.learner(name))
+            one = stack.enter_context(self.actor(service.address))
+            until(lambda: self.CHECKPOINT in checkpoints(self._folder / name), PATIENCE)
+            service.kill()
+            assert self.LAST not in checkpoints(self._folder / name), "it was killed too late"
+            if actor_too:
+                one.kill()
+            service = stack.enter_context(self.learner(name, service.address))
+            if actor_too:
+                one = stack.enter_context(self.actor(service.address))
+            assert service.wait(PATIENCE) == 0
+            assert one.running
+        return self.final(name)
+
+
+def test_deterministic_runs_are_equal_bit_for_bit_also_if_the_learner_was_killed(tmp_path: Path) -> None:
+    runs = Deterministic(tmp_path, "no-int", None)
+    whole = runs.whole("whole")
+    assert differences(whole, state_of(tmp_path / "whole", runs.CHECKPOINT))
+    assert differences(whole, runs.whole("again")) == []
+    assert differences(whole, runs.killed("killed", actor_too=False)) == []
+
+
+def test_a_deterministic_run_of_leco_equals_one_of_which_all_was_killed(tmp_path: Path) -> None:
+    with ServiceProcess() as hashcount:
+        runs = Deterministic(tmp_path, "leco", hashcount.address)
+        whole = runs.whole("whole")
+        assert differences(whole, state_of(tmp_path / "whole", runs.CHECKPOINT))
+        assert differences(whole, runs.killed("killed", actor_too=True)) == []
+    assert TASK in (tmp_path / "whole" / "config.toml").read_text()

@@ -1,0 +1,58 @@
+"""A batch is its trajectories side by side, time first."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from learner_parts import A, T, networks, trajectory
+
+from leco.methods import find_method
+from leco.settings import Settings
+from leco.training import start
+from leco.update import update
+from services.learner.batching import make_batch
+
+CPU = torch.device("cpu")
+FIELDS = {
+    "observation_TBO": "observation",
+    "start_TB": "start",
+    "action_TB": "action",
+    "reward_TB": "reward",
+    "behaviour_logits_TBA": "behaviour_logits",
+    "count_TB": "count",
+}
+
+
+def test_each_column_is_a_trajectory() -> None:
+    trajectories = [trajectory(number) for number in range(1, 5)]
+    batch = make_batch(trajectories, CPU)
+    for b, each in enumerate(trajectories):
+        for column, name in FIELDS.items():
+            tensor, array = getattr(batch, column), getattr(each, name)
+            assert tensor[:, b].shape == array.shape
+            for t in range(len(array)):
+                assert np.array_equal(tensor[t, b].numpy(), array[t]), (column, t)
+        assert batch.previous_action_B[b] == each.previous_action
+        assert batch.previous_reward_B[b] == np.float32(each.previous_reward)
+        assert np.array_equal(batch.core_state[:, :, b].numpy(), each.core_state)
+    assert batch.start_TB.shape == (T + 1, 4)
+    assert batch.behaviour_logits_TBA.shape == (T, 4, A)
+    assert batch.core_state.shape == (1, 2, 4, 256)
+
+
+def test_types_are_those_that_an_update_takes() -> None:
+    batch = make_batch([trajectory(1), trajectory(2)], CPU)
+    assert batch.observation_TBO.dtype == torch.uint8
+    assert batch.start_TB.dtype == torch.bool
+    assert batch.previous_reward_B.dtype == batch.reward_TB.dtype == batch.core_state.dtype == torch.float32
+    assert batch.count_TB is not None
+    assert batch.count_TB.dtype == torch.int64
+    after, _ = update(networks(), start(networks()), batch, find_method("no-int"), Settings())
+    assert after.updates == 1
+
+
+@pytest.mark.parametrize("counted", [(False, False), (True, False), (False, True)])
+def test_counts_are_there_only_if_every_trajectory_has_them(counted: tuple[bool, ...]) -> None:
+    batch = make_batch([trajectory(number, counted=each) for number, each in enumerate(counted, 1)], CPU)
+    assert batch.count_TB is None

@@ -1,0 +1,83 @@
+"""A run's folder is of one experiment."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leco.config import ConfigError, parse, to_toml
+from services.learner.run_folder import open_run, run_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def config(folder: Path, **changes: Any) -> Path:
+    path = folder / "wanted.toml"
+    keys = {key.replace("__", "."): value for key, value in changes.items()}
+    path.write_text(to_toml(parse("", {"task": "Empty-5x5", "learner.batch": 4} | keys)))
+    return path
+
+
+def test_a_new_folder_gets_the_experiment_and_the_versions(tmp_path: Path) -> None:
+    run = tmp_path / "some" / "run"
+    experiment = open_run(run, config(tmp_path))
+    assert experiment.learner.batch == 4
+    assert parse((run / "config.toml").read_text()) == experiment
+    [start] = json.loads((run / "versions.json").read_text())
+    assert (start["leco"], start["torch"].split("+")[0]) == ("0.1.0", "2.13.0")
+    assert start["started"].endswith("Z")
+
+
+def test_every_start_is_noted_and_the_folder_is_enough_to_go_on(tmp_path: Path) -> None:
+    first = open_run(tmp_path / "run", config(tmp_path))
+    assert open_run(tmp_path / "run", None) == first
+    assert len(json.loads((tmp_path / "run" / "versions.json").read_text())) == 2
+
+
+def test_a_folder_without_an_experiment_needs_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has no config.toml yet: give --config"):
+        open_run(tmp_path / "run", None)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("frames", [10, 10_000_000])
+def test_more_or_fewer_frames_are_the_same_experiment(tmp_path: Path, frames: int) -> None:
+    open_run(tmp_path / "run", config(tmp_path, frames=1000))
+    assert open_run(tmp_path / "run", config(tmp_path, frames=frames)).frames == frames
+    assert parse((tmp_path / "run" / "config.toml").read_text()).frames == frames
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"learner__batch": 8}, "(learner.batch is 8, was 4)"),
+        ({"task": "DoorKey-5x5", "seed": 3, "frames": 5}, "(task is 'DoorKey-5x5', was 'Empty-5x5'; seed is 3, was 1)"),
+        ({"training__decoded": 64}, "(training.decoded is 64, was None)"),
+        ({"training__lambda": 0.25}, "(training.lambda is 0.25, was 0.5)"),
+        ({"training__max_gradient_norm": 2}, "(training.max_gradient_norm is 2.0, was None)"),
+    ],
+)
+def test_another_experiment_is_refused_by_naming_what_differs(
+    tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    open_run(tmp_path / "run", config(tmp_path))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    with pytest.raises(ConfigError) as caught:
+        open_run(tmp_path / "run", config(tmp_path, **changes))
+    assert f"holds a run of another experiment {named}; choose another folder, or" in str(caught.value)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
+def test_a_key_that_is_left_out_now_is_named_too(tmp_path: Path) -> None:
+    open_run(tmp_path / "run", config(tmp_path, training__decoded=64))
+    with pytest.raises(ConfigError, match=r"training.decoded is None, was 64"):
+        open_run(tmp_path / "run", config(tmp_path))
+
+
+def test_the_name_on_the_wire_has_only_allowed_characters(tmp_path: Path) -> None:
+    assert run_name(tmp_path / "KeyCorridorS3R3-leco-1") == "KeyCorridorS3R3-leco-1"
+    assert run_name(tmp_path / "été 1") == "-t--1"
+    assert len(run_name(tmp_path / ("a" * 100))) == 64

@@ -1,0 +1,141 @@
+"""When the trainer publishes, saves, records and ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from learner_parts import T, networks, trajectory
+from prometheus_client import CollectorRegistry
+
+from leco.config import Experiment, parse
+from leco.training import start
+from leco.types import EpisodeSummary
+from services.learner.checkpoints import Checkpoints
+from services.learner.metrics import LearnerMetrics
+from services.learner.recorder import Episodes, Recorder
+from services.learner.trainer import Trainer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from leco.types import ParameterSnapshot, Trajectory
+
+BATCH = 2
+
+
+class Trajectories:
+    """Stands for the intake: so many batches, and then no more."""
+
+    def __init__(self, batches: int) -> None:
+        self.left, self.waiting, self.number = batches, 0, 0
+
+    def take(self, count: int) -> list[Trajectory] | None:
+        self.left -= 1
+        self.number += count
+        return None if self.left < 0 else [trajectory(self.number - i, version=1) for i in range(count)]
+
+
+class Case:
+    def __init__(
+        self, folder: Path, batches: int, *, updates: int = 0, best: float = float("-inf"), **changes: Any
+    ) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder, self.registry = folder, CollectorRegistry()
+        keys = {key.replace("__", "."): value for key, value in changes.items()}
+        small = {"learner.batch": BATCH, "learner.queue": 8, "actors.unroll": T, "actors.environments": BATCH}
+        self.experiment: Experiment = parse("", {"task": "Empty-5x5", "method": "no-int"} | small | keys)
+        self.published: list[ParameterSnapshot] = []
+        self.episodes, self.recorder = Episodes(), Recorder(folder, updates)
+        self.trainer = Trainer(
+            self.experiment,
+            networks(),
+            start(networks())._replace(updates=updates),
+            intake=Trajectories(batches),  # type: ignore[arg-type]
+            publish=self.published.append,
+            checkpoints=Checkpoints(folder / "checkpoints", 100),
+            recorder=self.recorder,
+            episodes=self.episodes,
+            metrics=LearnerMetrics(self.registry),
+            device=torch.device("cpu"),
+            best=best,
+        )
+
+    def run(self) -> bool:
+        try:
+            return self.trainer.run()
+        finally:
+            self.recorder.close()
+
+    @property
+    def saved(self) -> list[int]:
+        return sorted(int(path.stem) for path in (self.folder / "checkpoints").glob("[0-9]*.safetensors"))
+
+    @property
+    def recorded(self) -> list[int]:
+        lines = (self.folder / "metrics.csv").read_text().splitlines()[1:]
+        return [int(line.split(",")[1]) for line in lines]
+
+
+def test_it_ends_when_all_frames_are_trained_on_and_saves(tmp_path: Path) -> None:
+    case = Case(tmp_path, 99, frames=BATCH * T * 4 + 1, learner__checkpoint_every=2, learner__record_every=2)
+    assert case.run()
+    assert case.trainer.frames == BATCH * T * 5
+    assert case.saved == [2, 4, 5]
+    assert case.recorded == [2, 4]
+    assert case.registry.get_sample_value("leco_learner_updates_total") == 5
+    assert case.registry.get_sample_value("leco_learner_frames_total") == BATCH * T * 5
+
+
+def test_it_saves_when_it_is_asked_to_stop(tmp_path: Path) -> None:
+    case = Case(tmp_path, 3, learner__checkpoint_every=100)
+    assert not case.run()
+    assert case.saved == [3]
+
+
+def test_what_is_saved_already_is_not_saved_again_and_a_run_that_is_done_stays_so(tmp_path: Path) -> None:
+    case = Case(tmp_path, 99, updates=7, frames=BATCH * T * 7, learner__checkpoint_every=7)
+    assert case.run()
+    assert (case.saved, case.published) == ([], [])
+
+
+def test_a_failing_update_still_saves_what_was_trained(tmp_path: Path) -> None:
+    case = Case(tmp_path, 3, learner__checkpoint_every=100, learner__record_every=2)
+    case.recorder._file.close()
+    with pytest.raises(ValueError, match="closed file"):
+        case.run()
+    assert case.saved == [2]
+
+
+def test_a_deterministic_run_ends_at_a_checkpoint_and_saves_nowhere_else(tmp_path: Path) -> None:
+    changes = {"frames": BATCH * T * 4 + 1, "learner__checkpoint_every": 3, "learner__deterministic": True}
+    case = Case(tmp_path / "whole", 99, **changes)
+    assert case.run()
+    assert case.saved == [3, 6]
+    stopped = Case(tmp_path / "stopped", 4, **changes)
+    assert not stopped.run()
+    assert stopped.saved == [3]
+
+
+def test_parameters_are_published_with_growing_versions_and_their_updates(tmp_path: Path) -> None:
+    case = Case(tmp_path, 6, learner__publish_every=2)
+    case.trainer.publish()
+    case.run()
+    assert [int(each.tensors["updates"]) for each in case.published] == [0, 2, 4, 6]
+    assert [each.version for each in case.published] == [1, 3, 5, 7]
+    first, last = (each.tensors["policy/policy_head.bias"] for each in (case.published[0], case.published[-1]))
+    assert (first != last).any()
+
+
+def test_the_best_is_kept_only_if_a_hundred_episodes_were_better(tmp_path: Path) -> None:
+    def with_return(folder: str, mean: float, episodes: int, best: float) -> bool:
+        case = Case(tmp_path / folder, 2, learner__checkpoint_every=2, best=best)
+        case.episodes.add(1, [EpisodeSummary(mean, 3, success=True)] * episodes)
+        case.run()
+        return (tmp_path / folder / "checkpoints" / "best.safetensors").exists()
+
+    assert with_return("better", 0.5, 100, 0.4)
+    assert not with_return("worse", 0.3, 100, 0.4)
+    assert not with_return("few", 0.5, 99, 0.4)
+    assert with_return("first", 0.0, 100, float("-inf"))

@@ -1,0 +1,90 @@
+"""The code of an observation: by the method's hash, of the right width, each distinct observation once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from leco.algo.hashes import dsc_code
+from leco.coding import Coder, make_coder
+from leco.methods import METHODS, find_method
+from leco.networks import build
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+SHAPE = (7, 7, 3)
+
+
+def observations(count: int, distinct: int, seed: int = 0) -> npt.NDArray[np.uint8]:
+    random = np.random.default_rng(seed)
+    pool = np.stack([random.integers(0, most, (distinct, 7, 7)) for most in (11, 6, 3)], -1).astype(np.uint8)
+    return pool[random.integers(0, distinct, count)]
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.counts])
+def test_codes_are_bytes_of_the_said_width_and_depend_on_each_observation_alone(name: str) -> None:
+    torch.manual_seed(1)
+    method = find_method(name)
+    networks = build(method, SHAPE, 7)
+    if networks.intrinsic is not None:
+        networks.intrinsic.eval()
+    coder = make_coder(method, SHAPE, networks.intrinsic)
+    assert coder is not None
+    observation_NO = observations(60, 9)
+    code_NW = coder.codes(observation_NO)
+    assert code_NW.dtype == np.uint8
+    assert code_NW.shape == (60, coder.width)
+    for observation_O, code_W in zip(observation_NO, code_NW, strict=True):
+        assert coder.codes(observation_O[None]).tolist() == [code_W.tolist()]
+    assert len(np.unique(code_NW, axis=0)) > 1
+
+
+def test_the_code_of_dsc_is_the_picture_at_3_by_3_in_11_levels() -> None:
+    coder = make_coder(find_method("dsc"), SHAPE, None)
+    assert coder is not None
+    observation_NO = observations(5, 5)
+    expected = dsc_code(torch.from_numpy(observation_NO), size=(3, 3), levels=11, maximum=(10, 5, 2)).numpy()
+    assert coder.width == 27
+    assert coder.codes(observation_NO).tolist() == expected.tolist()
+
+
+def test_each_distinct_observation_is_hashed_once() -> None:
+    hashed: list[int] = []
+
+    def hash_(observation_UO: torch.Tensor) -> torch.Tensor:
+        hashed.append(len(observation_UO))
+        return observation_UO.flatten(1)[:, :4]
+
+    observation_NO = observations(500, 16)
+    codes = Coder(4, hash_).codes(observation_NO)
+    assert hashed == [16]
+    assert codes.tolist() == observation_NO.reshape(500, -1)[:, :4].tolist()
+
+
+def test_a_learned_hash_follows_its_parameters() -> None:
+    torch.manual_seed(1)
+    method = find_method("leco")
+    net = build(method, SHAPE, 7).intrinsic
+    assert net is not None
+    net.eval()
+    coder = make_coder(method, SHAPE, net)
+    assert coder is not None
+    before = coder.codes(observations(20, 20))
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+    assert (coder.codes(observations(20, 20)) != before).any()
+
+
+@pytest.mark.parametrize("name", ["no-int", "lirpg"])
+def test_a_method_that_counts_nothing_has_no_codes(name: str) -> None:
+    assert make_coder(find_method(name), SHAPE, None) is None
+
+
+def test_a_learned_hash_needs_its_networks() -> None:
+    with pytest.raises(ValueError, match="method 'leco' has a learned hash: its networks are needed"):
+        make_coder(find_method("leco"), SHAPE, None)

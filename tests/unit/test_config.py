@@ -1,0 +1,234 @@
+"""Experiments as TOML: what can be written, what is refused and why, and what is filled in."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leco.config import Actors, ConfigError, Experiment, Learning, parse, to_toml
+from leco.envs.registry import TASKS
+from leco.methods import METHODS
+from leco.settings import Settings
+
+TASK = 'task = "Empty-5x5"\n'
+
+counts = st.integers(1, 10**9)
+rates = st.floats(1e-12, 1e6)
+amounts = st.floats(0, 1e6)
+shares = st.floats(0, 1)
+
+
+@st.composite
+def experiments(draw: st.DrawFn) -> Experiment:
+    batch = draw(st.integers(1, 1000))
+    turn = draw(st.integers(1, 8))
+    return Experiment(
+        task=draw(st.sampled_from(sorted(TASKS))),
+        method=draw(st.sampled_from(sorted(METHODS))),
+        seed=draw(st.integers(0, 2**63)),
+        frames=draw(counts),
+        actors=Actors(environments=batch * turn, unroll=draw(counts)),
+        learner=Learning(
+            batch=batch,
+            queue=batch + draw(st.integers(0, 100)),
+            max_lag=draw(st.integers(0, 10**6)),
+            publish_every=1,
+            checkpoint_every=turn * draw(st.integers(1, 1000)),
+            keep=draw(counts),
+            record_every=draw(counts),
+            deterministic=draw(st.booleans()),
+        ),
+        training=Settings(
+            gamma=draw(shares),
+            alpha=draw(amounts),
+            lambda_=draw(shares),
+            entropy=draw(amounts),
+            policy_learning_rate=draw(rates),
+            intrinsic_learning_rate=draw(rates),
+            betas=(draw(st.floats(0, 0.999)), draw(st.floats(0, 0.999))),
+            eps=draw(rates),
+            inner_loss=draw(st.sampled_from(["policy-gradient", "whole"])),
+            max_gradient_norm=draw(st.none() | rates),
+            decoded=draw(st.none() | counts),
+        ),
+    )
+
+
+@settings(deadline=None, max_examples=200)
+@given(experiments())
+def test_what_is_written_is_read_back(experiment: Experiment) -> None:
+    assert parse(to_toml(experiment)) == experiment
+
+
+def test_every_value_is_written_also_those_that_are_defaults() -> None:
+    text = to_toml(parse(TASK))
+    for section in (Actors, Learning, Settings):
+        for field in dataclasses.fields(section):
+            if field.name not in ("max_gradient_norm", "decoded"):
+                assert f"\n{field.name.rstrip('_')} = " in text, field.name
+    assert "lambda_" not in text
+    assert "None" not in text
+
+
+def test_only_the_task_has_no_default() -> None:
+    with pytest.raises(ConfigError, match='task is missing: name what is to be solved, for example task = "Key'):
+        parse("frames = 5e6")
+    assert parse(TASK) == Experiment(task="Empty-5x5")
+
+
+@pytest.mark.parametrize(
+    ("task", "gamma"), [("Empty-5x5", 0.99), ("ObstructedMaze-1Dl", 0.8), ("MiniGrid-ObstructedMaze-1Dl-v0", 0.8)]
+)
+def test_gamma_is_the_tasks_unless_it_is_given(task: str, gamma: float) -> None:
+    assert parse(f'task = "{task}"').training.gamma == gamma
+    assert parse(f'task = "{task}"\n[training]\nalpha = 0.5').training.gamma == gamma
+    assert parse(f'task = "{task}"\n[training]\ngamma = 0.5').training.gamma == 0.5
+
+
+def test_a_task_known_by_its_id_gets_its_short_name() -> None:
+    assert parse('task = "MiniGrid-Empty-5x5-v0"') == parse(TASK)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("frame = 1", "there is no key frame; did you mean frames?"),
+        ("[training]\nlamda = 1", "there is no key training.lamda; did you mean training.lambda?"),
+        ("[training]\nlambda_ = 1", "there is no key training.lambda_; did you mean training.lambda?"),
+        ("[learner]\nbatches = 1", "there is no key learner.batches; did you mean learner.batch?"),
+        ("[actors]\nzzz = 1", "there is no key actors.zzz; the keys here are: environments, unroll"),
+        ("method = 'lecoo'", "there is no method 'lecoo': did you mean 'leco'?"),
+        ("task", "this is not TOML: "),
+    ],
+)
+def test_what_is_not_known_is_refused_with_the_nearest_name(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(TASK + text)
+    assert str(caught.value).startswith(message)
+
+
+def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match=r"there is no task 'Emty-5x5'; did you mean 'Empty-5x5'\?"):
+        parse('task = "Emty-5x5"')
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("frames", 0, "frames is 0, expected more than 0"),
+        ("frames", -1, "frames is -1, expected more than 0"),
+        ("actors.environments", 0, "expected more than 0"),
+        ("actors.unroll", 0, "expected more than 0"),
+        ("learner.batch", 0, "expected more than 0"),
+        ("learner.publish_every", 0, "expected more than 0"),
+        ("learner.checkpoint_every", 0, "expected more than 0"),
+        ("learner.keep", 0, "expected more than 0"),
+        ("learner.record_every", 0, "expected more than 0"),
+        ("training.policy_learning_rate", 0, "expected more than 0"),
+        ("training.intrinsic_learning_rate", -1e-9, "expected more than 0"),
+        ("training.eps", 0, "expected more than 0"),
+        ("training.gamma", 1.001, "expected 0 to 1"),
+        ("training.gamma", -0.001, "expected 0 to 1"),
+        ("training.lambda", 1.001, "expected 0 to 1"),
+        ("training.lambda", -0.001, "expected 0 to 1"),
+        ("training.betas", [1.0, 0.5], "expected two numbers from 0 to below 1"),
+        ("training.betas", [0.5, 1.0], "expected two numbers from 0 to below 1"),
+        ("training.betas", [-0.1, 0.5], "expected two numbers from 0 to below 1"),
+        ("seed", -1, "expected 0 or more"),
+        ("learner.max_lag", -1, "expected 0 or more"),
+        ("training.alpha", -0.1, "expected 0 or more"),
+        ("training.entropy", -0.1, "expected 0 or more"),
+        ("training.max_gradient_norm", 0, "expected more than 0; leave it out for no limit"),
+        ("training.decoded", 0, "expected at least 1; leave it out to decode all"),
+        ("learner.queue", 15, "expected at least learner.batch (16): a batch must fit in the queue"),
+        ("training.inner_loss", "some", "expected one of 'policy-gradient', 'whole'"),
+        # types
+        ("frames", 0.5, "frames is 0.5, expected a whole number"),
+        ("frames", float("inf"), "expected a whole number"),
+        ("frames", float("nan"), "expected a whole number"),
+        ("frames", True, "expected a whole number"),
+        ("frames", "many", "expected a whole number"),
+        ("training.alpha", "0.1", "expected a number"),
+        ("training.alpha", float("nan"), "expected a number"),
+        ("training.alpha", float("inf"), "expected a number"),
+        ("training.alpha", False, "expected a number"),
+        ("learner.deterministic", 1, "expected true or false"),
+        ("training.betas", [0.9], "expected a list of 2 numbers"),
+        ("training.betas", 0.9, "expected a list of 2 numbers"),
+        ("training.betas", [0.9, "x"], "expected a number"),
+        ("training", 5, "training is 5, expected a section [training]"),
+        ("task.name", 5, "task is 'Empty-5x5', expected a section"),
+    ],
+)
+def test_a_value_out_of_range_or_of_another_kind_is_refused_with_its_key(key: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(TASK, {key: value})
+    assert message in str(caught.value)
+    assert key.removesuffix(".name") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("training.gamma", 0),
+        ("training.gamma", 1),
+        ("training.lambda", 0),
+        ("training.lambda", 1),
+        ("training.betas", [0, 0]),
+        ("training.alpha", 0),
+        ("training.entropy", 0),
+        ("seed", 0),
+        ("learner.max_lag", 0),
+        ("learner.queue", 16),
+        ("training.decoded", 1),
+        ("frames", 1),
+    ],
+)
+def test_the_ends_of_the_ranges_are_allowed(key: str, value: Any) -> None:
+    parse(TASK, {key: value})
+
+
+def test_a_whole_number_may_be_written_with_an_exponent_and_a_number_without_a_point() -> None:
+    experiment = parse(TASK + "frames = 5e6\n[training]\nalpha = 1\nbetas = [0, 0.5]")
+    assert (experiment.frames, type(experiment.frames)) == (5_000_000, int)
+    assert (experiment.training.alpha, type(experiment.training.alpha)) == (1.0, float)
+    assert [type(beta) for beta in experiment.training.betas] == [float, float]
+
+
+def test_overrides_win_by_their_dotted_key_and_none_is_no_override() -> None:
+    text = TASK + "frames = 7\nseed = 3\n[training]\nalpha = 0.25\nentropy = 0.5"
+    experiment = parse(text, {"frames": None, "seed": 4, "training.alpha": 0.125, "learner.keep": 9})
+    assert (experiment.frames, experiment.seed, experiment.learner.keep) == (7, 4, 9)
+    assert (experiment.training.alpha, experiment.training.entropy) == (0.125, 0.5)
+    assert parse("", {"task": "Empty-5x5"}) == parse(TASK)
+
+
+def turns(**changes: Any) -> Experiment:
+    keys = {"learner.batch": 4, "actors.environments": 8, "learner.checkpoint_every": 6, "learner.deterministic": True}
+    return parse(TASK, keys | {key.replace("__", "."): value for key, value in changes.items()})
+
+
+def test_a_deterministic_run_needs_whole_turns() -> None:
+    assert turns().learner.deterministic
+    assert turns(learner__publish_every=2).learner.publish_every == 2
+    with pytest.raises(
+        ConfigError, match=r"actors.environments is 6, expected a multiple of learner.batch .4. because"
+    ):
+        turns(actors__environments=6)
+    with pytest.raises(ConfigError, match=r"actors.environments is 2, expected a multiple of learner.batch .4."):
+        turns(actors__environments=2)
+    with pytest.raises(ConfigError, match=r"learner.checkpoint_every is 5, expected a multiple of 2, the updates of a"):
+        turns(learner__checkpoint_every=5)
+    with pytest.raises(
+        ConfigError, match=r"learner.publish_every is 3, expected a divisor of 2, the updates of a turn"
+    ):
+        turns(learner__publish_every=3)
+
+
+def test_other_runs_need_none() -> None:
+    free = {"actors__environments": 6, "learner__checkpoint_every": 5, "learner__publish_every": 3}
+    assert not turns(**free, learner__deterministic=False).learner.deterministic
