@@ -10,7 +10,7 @@ import grpc
 if TYPE_CHECKING:
     from leco.rpc.tls import ChannelTls
 
-KEEPALIVE_SECONDS = 30
+KEEPALIVE_SECONDS = 30.0
 KEEPALIVE_TIMEOUT_SECONDS = 10
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 # Of HTTP/2, instead of 16 KB: a message of an unroll is then one frame or two. Measured on an echo of that size, with much
@@ -32,7 +32,7 @@ def open_channel(
     """
     service_config = {"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": service}}
     options = [
-        ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
+        ("grpc.keepalive_time_ms", int(KEEPALIVE_SECONDS * 1000)),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_SECONDS * 1000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),

@@ -54,11 +54,11 @@ class RpcServer:
             ("grpc.http2.max_frame_size", MAX_FRAME_BYTES),
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", max_message_bytes),
-            ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
+            ("grpc.keepalive_time_ms", int(KEEPALIVE_SECONDS * 1000)),
             ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_SECONDS * 1000),
             ("grpc.keepalive_permit_without_calls", 1),
             # Clients ping every KEEPALIVE_SECONDS, also when idle: that is not abuse.
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_SECONDS * 1000 // 2),
+            ("grpc.http2.min_ping_interval_without_data_ms", int(KEEPALIVE_SECONDS * 500)),
             # A second process on the same port shall fail loudly and not take half of the calls.
             ("grpc.so_reuseport", 0),
         ]

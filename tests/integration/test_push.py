@@ -23,7 +23,9 @@ from harness import LoopThread
 from prometheus_client import CollectorRegistry
 from service_process import until
 
+from leco.rpc import channel as channel_module
 from leco.rpc import learning
+from leco.rpc import server as server_module
 from leco.rpc.channel import open_channel
 from leco.rpc.codec import parameters_to_messages, trajectory_to_message
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
@@ -867,7 +869,26 @@ def test_a_push_that_waits_ends_with_the_client(learner: Learner, channel: grpc.
         assert client.drain(5) == 1
 
 
+def test_a_stream_on_which_nothing_happens_lives(
+    loop: LoopThread, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A learner may be slow for minutes; the pings of both sides must not count as abuse. Here they come every half second."""
+    for module in (channel_module, server_module):
+        monkeypatch.setattr(module, "KEEPALIVE_SECONDS", 0.5)
+    learner = Learner(loop)
+    with open_channel(learner.address, service=SERVICE) as channel, new_client(channel) as client:
+        client.join(give_up_after=10)
+        for number in range(1, 9):
+            client.push(made(number))
+        time.sleep(4)
+        learner.take(4)
+        client.drain(10)
+        assert "Too many pings" not in "".join(capfd.readouterr())
+    learner.stop()
+
+
 def test_control_c_ends_a_push_that_waits(client: LearnerClient) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     for number in range(1, 25):
         client.push(made(number))
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
@@ -875,6 +896,7 @@ def test_control_c_ends_a_push_that_waits(client: LearnerClient) -> None:
     with pytest.raises(KeyboardInterrupt):
         client.push(made(25))
     timer.join()
+    signal.signal(signal.SIGINT, before)
     client.close()
 
 

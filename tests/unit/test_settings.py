@@ -309,7 +309,7 @@ def test_leco_version() -> None:
 def test_leco_says_which_commands_there_are() -> None:
     child = leco("nonsense")
     assert (child.returncode, child.stdout) == (1, "")
-    assert child.stderr.startswith("leco: there is no command 'nonsense'; the commands are: hashcount, demo")
+    assert child.stderr.startswith("leco: there is no command 'nonsense'; the commands are: train, eval, tasks, ")
 
 
 def test_leco_hashcount_help() -> None:
