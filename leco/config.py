@@ -52,7 +52,8 @@ class Learning:
     """How the learner runs. Everything is counted in updates, but the queue, which is in trajectories.
 
     batch             trajectories in a batch
-    queue             trajectories received and not yet trained on, with those on their way
+    queue             trajectories received and not yet trained on, with those on their way: one batch, because what waits grows
+                      old; with several actors at least a batch and the environments of all of them
     max_lag           a trajectory of parameters older than this many versions is dropped
     publish_every     how often actors can get new parameters
     checkpoint_every  how often the state is saved
@@ -64,7 +65,7 @@ class Learning:
     """
 
     batch: int = 16
-    queue: int = 32
+    queue: int = 16
     max_lag: int = 20
     publish_every: int = 1
     checkpoint_every: int = 500

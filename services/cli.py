@@ -13,9 +13,10 @@ COMMANDS = {
     "actor": ("services.actor.__main__", "run an actor"),
     "learner": ("services.learner.__main__", "run the learner"),
     "hashcount": ("services.hashcount.__main__", "run the hash-count service"),
-    "demo": (
+    "demo": ("services.demo", "train LECO on a small task for a few minutes, and look at what it learned"),
+    "count-demo": (
         "services.hashcount.demo",
-        "run the hash-count service and a small client that shows exactly-once counting",
+        "the hash-count service and a small client that shows exactly-once counting",
     ),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import signal
 import socket
@@ -94,6 +95,10 @@ def _experiment(given: argparse.Namespace) -> Experiment:
     experiment = parse(text, overrides)
     if experiment.learner.deterministic and given.actors != 1:
         raise ConfigError(f"--actors is {given.actors}, expected 1 because learner.deterministic is true")
+    if given.actors > 1 and "learner.queue" not in overrides:  # so that no actor waits for another one's credits
+        room = experiment.learner.batch + given.actors * experiment.actors.environments
+        learner = dataclasses.replace(experiment.learner, queue=max(experiment.learner.queue, room))
+        experiment = dataclasses.replace(experiment, learner=learner)
     return experiment
 
 

@@ -1,4 +1,4 @@
-"""`leco demo`: the hash-count service as a child process, and a small client that shows exactly-once counting."""
+"""`leco count-demo`: the hash-count service as a child process, and a small client that shows exactly-once counting."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def service(*flags: str) -> Iterator[dict[str, object]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Counts a few codes and prints what comes back."""
-    parser = argparse.ArgumentParser(prog="leco demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="leco count-demo", description=__doc__)
     parser.add_argument("--store", default="memory", help="memory, or the address of a Redis server (default: memory)")
     store = parser.parse_args(arguments).store
     with service("--store", store) as serving, open_channel(str(serving["address"]), service=SERVICE) as channel:
@@ -99,7 +99,7 @@ def show_speed(client: HashCountClient, *, calls: int = 50, episodes: int = 64, 
         f"All {total:,} counts equal to those of a plain dictionary: {'yes' if equal else 'NO'}."
     )
     if not equal:
-        sys.exit("leco demo: the service miscounted")
+        sys.exit("leco count-demo: the service miscounted")
 
 
 def count_naively(table: dict[bytes, int], codes: NDArray[np.uint8]) -> Iterator[int]:

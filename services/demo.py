@@ -1,0 +1,56 @@
+"""The whole thing in a few minutes: `leco demo` trains LECO on a small task, plays with what it learned, and draws the curve."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leco.config import parse
+from services.curves import draw_curves
+from services.evaluate import evaluate, summary, trained_policy
+from services.local import train
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+from leco.envs.registry import find_task
+
+EXPERIMENT = """\
+task = "MultiRoom-N2-S4"
+method = "leco"
+frames = 6e5
+
+[training]
+policy_learning_rate = 7e-4
+entropy = 1e-3
+betas = [0.0, 0.99]
+inner_loss = "whole"
+decoded = 96
+"""
+EPISODES = 100
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Trains, evaluates, draws."""
+    parser = argparse.ArgumentParser("leco demo", description=__doc__)
+    parser.add_argument("--run", type=Path, metavar="FOLDER", help="the run's folder (default: runs/demo-TIME)")
+    parser.add_argument("--frames", type=float, help="actions to train on (default: 6e5)")
+    given = parser.parse_args(arguments)
+    folder: Path = given.run or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
+    experiment = parse(EXPERIMENT, {"frames": given.frames})
+    code = train(experiment, folder, actors=1, store="memory", threads=1)
+    if code != 0:
+        sys.exit(code)
+    _, policy, updates = trained_policy(folder, "newest")
+    result = evaluate(policy, find_task(experiment.task), episodes=EPISODES, seed=0, greedy=False)
+    sys.stdout.write(f"\nafter {updates:,} updates, {EPISODES} fresh episodes:\n{summary(result)}")
+    picture = folder / "curve.png"
+    draw_curves(folder / "metrics.csv", picture, title=f"{experiment.method} on {experiment.task}")
+    sys.stdout.write(f"\nthe learning curve: {picture}\nthe same in TensorBoard: tensorboard --logdir {folder}\n")
+
+
+if __name__ == "__main__":
+    main()
