@@ -31,6 +31,13 @@ def test_against_the_naive_loop() -> None:
         assert counted(weight_U, 12, offset) == hits(weight_U.tolist(), 12, offset), trial
 
 
+def test_a_mark_where_one_row_ends_belongs_to_the_next() -> None:
+    weight_U = torch.tensor([0.0, 2.0, 1.0, 0.0, 1.0, 2.0])
+    for size in (1, 2, 3, 5):
+        assert counted(weight_U, size, 0.0) == hits(weight_U.tolist(), size, 0.0)
+    assert counted(weight_U, 3, 0.0) == [0, 1, 1, 0, 0, 1]
+
+
 def test_a_row_is_hit_as_often_as_its_weight_says_and_never_further_than_one_from_it() -> None:
     weight_U = torch.tensor([40.0, 1.0, 1.0, 7.0, 0.0, 3.0, 11.0, 1.0, 0.5, 0.5])
     size, offsets = 4, 1000
