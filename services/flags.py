@@ -147,6 +147,17 @@ def existing_file(text: str) -> Path:
     return path
 
 
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """A whole number in a range."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,18}", text) or not least <= int(text) <= most:
+            raise ValueError(f"must be a whole number from {least} to {most}, and not {text!r}")
+        return int(text)
+
+    return read
+
+
 def positive_number(text: str) -> float:
     """A number above zero."""
     number = _number(text)

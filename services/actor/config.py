@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import socket
 from dataclasses import dataclass
@@ -62,11 +61,17 @@ def read_settings(arguments: Sequence[str]) -> ActorSettings:
     parser.setting(
         "--index",
         default=None,
-        kind=_index,
+        kind=flags.whole_number(0, 2**32 - 1),
         metavar="N",
         help="which of the run's actors this is: with the run's seed it decides what is played (default: random)",
     )
-    parser.setting("--threads", default="1", kind=_index, metavar="N", help="processor threads of the policy's network")
+    parser.setting(
+        "--threads",
+        default="1",
+        kind=flags.whole_number(1, 1024),
+        metavar="N",
+        help="processor threads of the policy's network",
+    )
     parser.setting("--metrics-host", default="127.0.0.1", kind=str, metavar="HOST", help="where metrics are served")
     parser.setting(
         "--metrics-port",
@@ -91,13 +96,7 @@ def read_settings(arguments: Sequence[str]) -> ActorSettings:
         metrics_host=parsed.metrics_host,
         metrics_port=parsed.metrics_port,
         drain_seconds=parsed.drain_seconds,
-        threads=max(parsed.threads, 1),
+        threads=parsed.threads,
         log_level=parsed.log_level,
         log_format=parsed.log_format,
     )
-
-
-def _index(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise ValueError(f"must be a whole number, and not {text!r}")
-    return int(text)

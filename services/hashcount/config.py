@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,7 +70,11 @@ def read_settings(arguments: Sequence[str]) -> Settings:
         help="file with the password for Redis",
     )
     parser.setting(
-        "--store-connections", default="16", kind=_connections, metavar="N", help="connections to each Redis server"
+        "--store-connections",
+        default="16",
+        kind=flags.whole_number(1, 1024),
+        metavar="N",
+        help="connections to each Redis server",
     )
     parser.setting(
         "--ttl",
@@ -140,9 +143,3 @@ def _password(text: str) -> str:
     if not password:
         raise ValueError(f"{text} is empty")
     return password
-
-
-def _connections(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= 1024:
-        raise ValueError(f"must be a whole number from 1 to 1024, and not {text!r}")
-    return int(text)

@@ -55,7 +55,7 @@ def read_settings(arguments: Sequence[str]) -> LearnerSettings:
     parser.setting(
         "--threads",
         default=str(os.cpu_count() or 1),
-        kind=_threads,
+        kind=flags.whole_number(1, 1024),
         metavar="N",
         help="processor threads of an update",
     )
@@ -80,9 +80,3 @@ def _device(text: str) -> str:
     if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", text):
         raise ValueError(f"must be cpu, cuda or cuda:N, and not {text!r}")
     return text
-
-
-def _threads(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= 1024:
-        raise ValueError(f"must be a whole number from 1 to 1024, and not {text!r}")
-    return int(text)
