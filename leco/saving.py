@@ -12,12 +12,9 @@ its path, such as `policy_adam/mean/policy_head.bias`, and one text of JSON in t
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import math
-import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +23,8 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
+
+from leco.files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +67,7 @@ def save(path: str | Path, state: State, facts: Mapping[str, Fact]) -> None:
     data = safetensors.torch.save(tensors, {KEY: _text(document)})
     if (size := _header_size(data)) > MAX_HEADER_BYTES:
         raise ValueError(f"names and facts take {size} bytes, expected at most {MAX_HEADER_BYTES}: save fewer facts")
-    _replace(Path(path), data)
+    replace_file(Path(path), data)
 
 
 def load(path: str | Path, like: State) -> tuple[State, dict[str, Fact]]:
@@ -223,24 +222,3 @@ def _difference(found: Any, expected: Any) -> str:
 
 def _listed(names: list[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Puts a file in place in one step, on the disk itself and not only in its cache."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):  # by a process that was killed
-        left.unlink(missing_ok=True)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
-    try:
-        with partial.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -7,12 +7,11 @@ import sys
 from typing import TYPE_CHECKING, Literal
 
 import structlog
-from prometheus_client import start_http_server
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, start_http_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from prometheus_client import CollectorRegistry
     from structlog.typing import Processor
 
 LogFormat = Literal["auto", "human", "json"]
@@ -54,6 +53,14 @@ def configure_logging(*, level: str = "info", log_format: LogFormat = "auto") ->
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+
+
+def new_registry() -> CollectorRegistry:
+    """A registry that already has what every process measures: memory, processor time, files, garbage collection."""
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    return registry
 
 
 def serve_metrics(registry: CollectorRegistry, *, host: str, port: int) -> tuple[int, Callable[[], None]]:

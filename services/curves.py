@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
+
+from services.progress import read_metrics
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,8 +21,7 @@ PANELS = (
 
 def draw_curves(metrics: Path, picture: Path, *, title: str) -> None:
     """Draws success, return, intrinsic reward and entropy over frames, from metrics.csv. What a method has not is left out."""
-    with metrics.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if None not in row.values()]
+    rows = read_metrics(metrics)
     figure = Figure(figsize=(9, 6), layout="constrained")
     figure.suptitle(title)
     for axes, (label, names, limits) in zip(figure.subplots(2, 2).flat, PANELS, strict=True):

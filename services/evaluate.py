@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
+from leco.algo.sampling import draw_action
 from leco.config import ConfigError, parse
 from leco.envs.registry import find_task, make
 from leco.methods import find_method
@@ -77,9 +78,7 @@ def trained_policy(run: Path, checkpoint: str) -> tuple[Experiment, Policy, int]
     task = find_task(experiment.task)
     networks = build(find_method(experiment.method), task.observation_shape, task.actions)
     state, _ = load(_checkpoint(run / "checkpoints", checkpoint), start(networks))
-    with torch.no_grad():
-        for name, parameter in networks.policy.named_parameters():
-            parameter.copy_(state.policy[name])
+    networks.policy.load_state_dict(state.policy)
     return experiment, networks.policy, state.updates
 
 
@@ -115,9 +114,7 @@ def evaluate(policy: Policy, task: Task, *, episodes: int, seed: int, greedy: bo
         inputs = (torch.from_numpy(np.asarray(x)).unsqueeze(0) for x in (observation_EO, start_E, action_E, reward_E))
         output = policy(*inputs, core)
         core, logits_EA = output.state, output.logits_TBA[0]
-        if not greedy:
-            logits_EA = logits_EA - torch.empty_like(logits_EA).exponential_(generator=random).log()
-        action_E = logits_EA.argmax(1).numpy()
+        action_E = (logits_EA.argmax(1) if greedy else draw_action(logits_EA, random)).numpy()
         steps = env.step(action_E)
         returns_E[running_E] += steps.reward_E[running_E]
         lengths_E[running_E] += 1

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from leco.algo.sampling import draw_action
 from leco.envs.vector import episode_seed
 
 if TYPE_CHECKING:
@@ -44,9 +45,7 @@ def film(policy: Policy, task: Task, path: Path, *, seed: int, greedy: bool) -> 
             core,
         )
         core, logits_A = output.state, output.logits_TBA[0, 0]
-        if not greedy:
-            logits_A = logits_A - torch.empty_like(logits_A).exponential_(generator=random).log()
-        previous = int(logits_A.argmax())
+        previous = int(logits_A.argmax() if greedy else draw_action(logits_A, random))
         view, reward, ended, cut, _ = env.step(previous)
         over = bool(ended or cut)
         pictures.append(env.render())

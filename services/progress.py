@@ -53,8 +53,7 @@ class Progress:
 
     def _read(self) -> dict[str, str] | None:
         try:
-            with self._path.open(newline="") as file:
-                rows = [row for row in csv.DictReader(file) if None not in row.values()]
+            rows = read_metrics(self._path)
         except OSError:
             return None
         return rows[-1] if rows else None
@@ -77,3 +76,9 @@ def _duration(seconds: float) -> str:
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}"
+
+
+def read_metrics(path: Path) -> list[dict[str, str]]:
+    """The lines of metrics.csv, by column; without one that is only half written."""
+    with path.open(newline="") as file:
+        return [row for row in csv.DictReader(file) if None not in row.values()]

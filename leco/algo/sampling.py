@@ -1,7 +1,9 @@
-"""A few rows that stand for many: a sample by weight whose sums are right on average.
+"""Chance: rows that stand for many, by weight, so that sums are right on average; and actions by their probability.
 
 U  rows, of which row u stands for weight_U[u] equal ones
 S  rows in the sample
+E  environments
+A  number of actions
 """
 
 from typing import NamedTuple
@@ -46,3 +48,12 @@ def systematic_sample(weight_U: Tensor, size: int, offset: float) -> Sample:
     hits_U = torch.bincount(hit_S, minlength=len(weight_U))
     index_S = hits_U.argsort(descending=True, stable=True)[:size]
     return Sample(index_S, hits_U[index_S].float())
+
+
+def draw_action(logits_EA: Tensor, random: torch.Generator) -> Tensor:
+    """One action for each row, each with the policy's probability. Any axes before the last; int64.
+
+    The largest of (logit - log of an exponential draw) is each action with the probability that softmax gives it.
+    """
+    draw_EA = torch.empty_like(logits_EA).exponential_(generator=random)
+    return (logits_EA - draw_EA.log()).argmax(-1)

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 import torch
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from leco.memory import keep_freed_memory
 from leco.rpc import counting, learning
 from leco.rpc.channel import open_channel
-from leco.telemetry import configure_logging, serve_metrics
+from leco.telemetry import configure_logging, new_registry, serve_metrics
 from services.actor.acting import Actor
 from services.actor.config import ActorSettings, read_settings
 from services.actor.metrics import ActorMetrics
@@ -56,9 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def act(settings: ActorSettings, stopped: threading.Event) -> None:
     """Plays in one run after another, as the learner has them, until `stopped`."""
-    registry = CollectorRegistry()
-    for collector in (ProcessCollector, PlatformCollector, GCCollector):
-        collector(registry=registry)
+    registry = new_registry()
     metrics = ActorMetrics(registry)
     with contextlib.ExitStack() as stack:
         if settings.metrics_port is not None:

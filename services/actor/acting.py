@@ -133,9 +133,7 @@ class Actor:
 
     def _use(self, snapshot: ParameterSnapshot) -> None:
         policy, self._intrinsic = load_acting(snapshot, self._networks)
-        with torch.no_grad():
-            for name, parameter in self._networks.policy.named_parameters():
-                parameter.copy_(policy[name])
+        self._networks.policy.load_state_dict(policy)
         self._version, self._updates = snapshot.version, int(snapshot.tensors["updates"])
         self._metrics.version.set(self._version)
         learner = self._experiment.learner

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
+from leco.algo.sampling import draw_action
 from leco.types import EpisodeSummary
 
 if TYPE_CHECKING:
@@ -115,9 +116,7 @@ class Player:
         )
         self._core = output.state
         logits_EA = output.logits_TBA[0]
-        # The largest of (logit - log of an exponential draw) is each action with the policy's probability.
-        draw_EA = torch.empty_like(logits_EA).exponential_(generator=self._random)
-        return logits_EA.numpy(), (logits_EA - draw_EA.log()).argmax(1).numpy()
+        return logits_EA.numpy(), draw_action(logits_EA, self._random).numpy()
 
     def _step(self, unroll: Unroll, t: int) -> None:
         steps = self._env.step(unroll.action_TE[t])

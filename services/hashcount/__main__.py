@@ -8,12 +8,11 @@ import sys
 from typing import TYPE_CHECKING
 
 import structlog
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from leco.rpc.counting import SERVICE
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
 from leco.rpc.server import RpcServer, wait_for_signal
-from leco.telemetry import configure_logging, serve_metrics
+from leco.telemetry import configure_logging, new_registry, serve_metrics
 from leco.v1 import hash_count_pb2_grpc
 from services.hashcount.config import Settings, read_settings
 from services.hashcount.memory import MemoryStore
@@ -47,9 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 async def serve(settings: Settings) -> None:
     """Runs the service until a signal, then drains it."""
-    registry = CollectorRegistry()
-    for collector in (ProcessCollector, PlatformCollector, GCCollector):
-        collector(registry=registry)
+    registry = new_registry()
     metrics = HashCountMetrics(registry)
     rpc_metrics = RpcMetrics(registry, "hashcount")
     async with contextlib.AsyncExitStack() as stack:

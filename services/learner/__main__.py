@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 import torch
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from leco.coding import make_coder
 from leco.config import to_toml
@@ -22,7 +21,7 @@ from leco.networks import build
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
 from leco.rpc.learning import SERVICE
 from leco.rpc.server import RpcServer, wait_for_signal
-from leco.telemetry import configure_logging, serve_metrics
+from leco.telemetry import configure_logging, new_registry, serve_metrics
 from leco.training import start
 from leco.types import RunSpecification, TrajectorySpec
 from leco.v1 import learner_pb2_grpc
@@ -61,9 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 async def serve(settings: LearnerSettings) -> None:
     """Runs the service until training is done or a signal comes, then drains it."""
-    registry = CollectorRegistry()
-    for collector in (ProcessCollector, PlatformCollector, GCCollector):
-        collector(registry=registry)
+    registry = new_registry()
     rpc_metrics = RpcMetrics(registry, "learner")
     async with contextlib.AsyncExitStack() as stack:
         parts = compose(settings, LearnerMetrics(registry), stack)

@@ -7,12 +7,12 @@ checkpoints/versions                no version of the parameters above this numb
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
 import structlog
 
+from leco.files import replace_file
 from leco.saving import SavedStateError, load, save
 
 if TYPE_CHECKING:
@@ -79,12 +79,7 @@ class Checkpoints:
         version = self._begun + updates + 1
         if version > self._reserved:
             self._reserved = version + RESERVED_VERSIONS
-            temporary = self._versions.with_name("versions.new")
-            with temporary.open("w") as file:
-                file.write(str(self._reserved))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._versions)
+            replace_file(self._versions, str(self._reserved).encode())
         return version
 
     def _saved(self) -> list[Path]:

@@ -18,6 +18,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from leco.config import ConfigError, Experiment, parse, to_toml
+from leco.files import replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +48,7 @@ def open_run(folder: Path, config: Path | None) -> Experiment:
             "choose another folder, or give the same experiment to go on"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(kept, to_toml(experiment))
+    replace_file(kept, to_toml(experiment).encode())
     _note_versions(folder / "versions.json")
     return experiment
 
@@ -71,7 +72,7 @@ def _note_versions(path: Path) -> None:
     found = {name: _version(name) for name in PACKAGES}
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     starts.append({"started": now, "python": platform.python_version(), "machine": platform.machine(), **found})
-    _replace(path, json.dumps(starts, indent=1) + "\n")
+    replace_file(path, (json.dumps(starts, indent=1) + "\n").encode())
 
 
 def _version(name: str) -> str | None:
@@ -79,9 +80,3 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(text)
-    temporary.replace(path)
