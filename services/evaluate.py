@@ -15,6 +15,7 @@ from leco.algo.sampling import draw_action
 from leco.config import ConfigError, parse
 from leco.envs.registry import find_task, make
 from leco.methods import find_method
+from leco.nets.stepping import stepper
 from leco.networks import build
 from leco.saving import SavedStateError, load
 from leco.training import start
@@ -107,13 +108,11 @@ def evaluate(policy: Policy, task: Task, *, episodes: int, seed: int, greedy: bo
     observation_EO = env.reset()
     start_E, action_E = np.ones(episodes, bool), np.full(episodes, -1)
     reward_E = np.zeros(episodes, np.float32)
-    core = policy.initial_state(episodes)
+    step, core = stepper(policy), policy.initial_state(episodes)
     returns_E, lengths_E = np.zeros(episodes), np.zeros(episodes, np.int64)
     solved_E, running_E = np.zeros(episodes, bool), np.ones(episodes, bool)
     while running_E.any():
-        inputs = (torch.from_numpy(np.asarray(x)).unsqueeze(0) for x in (observation_EO, start_E, action_E, reward_E))
-        output = policy(*inputs, core)
-        core, logits_EA = output.state, output.logits_TBA[0]
+        logits_EA, core = step(core, *map(torch.from_numpy, (observation_EO, start_E, action_E, reward_E)))
         action_E = (logits_EA.argmax(1) if greedy else draw_action(logits_EA, random)).numpy()
         steps = env.step(action_E)
         returns_E[running_E] += steps.reward_E[running_E]

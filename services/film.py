@@ -11,6 +11,7 @@ from PIL import Image
 
 from leco.algo.sampling import draw_action
 from leco.envs.vector import episode_seed
+from leco.nets.stepping import stepper
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,18 +35,12 @@ def film(policy: Policy, task: Task, path: Path, *, seed: int, greedy: bool) -> 
     env: Any = gymnasium.make(task.id, render_mode="rgb_array")
     view, _ = env.reset(seed=episode_seed(seed, 0, 0))
     random = torch.Generator().manual_seed(seed)
-    core, previous, reward, over = policy.initial_state(1), -1, 0.0, False
+    step, core, previous, reward, over = stepper(policy), policy.initial_state(1), -1, 0.0, False
     pictures = [env.render()]
     while not over:
-        output = policy(
-            torch.from_numpy(view["image"])[None, None],
-            torch.tensor([[previous < 0]]),
-            torch.tensor([[previous]]),
-            torch.tensor([[reward]]),
-            core,
-        )
-        core, logits_A = output.state, output.logits_TBA[0, 0]
-        previous = int(logits_A.argmax() if greedy else draw_action(logits_A, random))
+        seen = (torch.from_numpy(view["image"][None]), *map(torch.tensor, ([previous < 0], [previous], [reward])))
+        logits_1A, core = step(core, *seen)
+        previous = int(logits_1A.argmax() if greedy else draw_action(logits_1A, random))
         view, reward, ended, cut, _ = env.step(previous)
         over = bool(ended or cut)
         pictures.append(env.render())

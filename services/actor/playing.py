@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from leco.algo.sampling import draw_action
+from leco.nets.stepping import stepper
 from leco.types import EpisodeSummary
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from leco.envs.vector import VectorEnv
     from leco.nets.policy import Policy
+    from leco.nets.stepping import Step
 
 
 class Ending(NamedTuple):
@@ -98,24 +100,18 @@ class Player:
             core_LCEH=self._core.numpy().copy(),
             endings=[[] for _ in range(count)],
         )
+        step = stepper(self._policy)
         for t in range(steps):
             unroll.observation_TEO[t], unroll.start_TE[t] = self._observation_EO, self._start_E
-            unroll.logits_TEA[t], unroll.action_TE[t] = self._choose()
+            unroll.logits_TEA[t], unroll.action_TE[t] = self._choose(step)
             self._step(unroll, t)
             unroll.reward_TE[t] = self._reward_of_step_E
         unroll.observation_TEO[steps], unroll.start_TE[steps] = self._observation_EO, self._start_E
         return unroll
 
-    def _choose(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        output = self._policy(
-            torch.from_numpy(self._observation_EO).unsqueeze(0),
-            torch.from_numpy(self._start_E).unsqueeze(0),
-            torch.from_numpy(self._action_E).unsqueeze(0),
-            torch.from_numpy(self._reward_E).unsqueeze(0),
-            self._core,
-        )
-        self._core = output.state
-        logits_EA = output.logits_TBA[0]
+    def _choose(self, step: Step) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        seen = (self._observation_EO, self._start_E, self._action_E, self._reward_E)
+        logits_EA, self._core = step(self._core, *map(torch.from_numpy, seen))
         return logits_EA.numpy(), draw_action(logits_EA, self._random).numpy()
 
     def _step(self, unroll: Unroll, t: int) -> None:

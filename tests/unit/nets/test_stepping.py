@@ -1,0 +1,81 @@
+"""A policy one step at a time says what the policy itself says of all steps at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from leco.nets.policy import DmlabPolicy, MiniGridPolicy, Policy
+from leco.nets.stepping import stepper
+
+STEPS, ENVIRONMENTS, ACTIONS = 6, 5, 7
+
+
+def trained(policy: Policy) -> Policy:
+    """In float64, and far from the small numbers that it begins with, so that every part shows."""
+    torch.manual_seed(4)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return policy.double()
+
+
+def seen(policy: Policy) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(2)
+    high = 256 if isinstance(policy, DmlabPolicy) else 11
+    observation = torch.randint(0, high, (STEPS, ENVIRONMENTS, *policy.image), generator=random, dtype=torch.uint8)
+    start_TE = torch.rand(STEPS, ENVIRONMENTS, generator=random) < 0.3
+    start_TE[2] = False  # a step without any
+    start_TE[3] = True
+    action_TE = torch.randint(0, ACTIONS, (STEPS, ENVIRONMENTS), generator=random).masked_fill(start_TE, -1)
+    return observation, start_TE, action_TE, torch.randn(STEPS, ENVIRONMENTS, generator=random).double()
+
+
+def stepped(policy: Policy, inputs: tuple[Tensor, ...], state: Tensor) -> tuple[Tensor, Tensor]:
+    step, logits = stepper(policy), []
+    for each in zip(*inputs, strict=True):
+        before = state.clone()
+        logits_EA, following = step(state, *each)
+        assert (state == before).all()  # what was given stays
+        logits.append(logits_EA)
+        state = following
+    return torch.stack(logits), state
+
+
+@pytest.mark.parametrize("kind", [MiniGridPolicy, DmlabPolicy])
+def test_stepping_gives_what_the_policy_gives(kind: type[MiniGridPolicy | DmlabPolicy]) -> None:
+    policy = trained(kind(ACTIONS))
+    inputs = seen(policy)
+    state = torch.randn(policy.initial_state(ENVIRONMENTS).shape, dtype=torch.float64)
+    with torch.inference_mode():
+        expected = policy(*inputs, state)
+        logits_TEA, last = stepped(policy, inputs, state)
+    torch.testing.assert_close(logits_TEA, expected.logits_TBA, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(last, expected.state, rtol=1e-10, atol=1e-10)
+    assert float(logits_TEA.std(0).min()) > 1e-3  # what is seen matters
+
+
+def test_a_policy_of_another_make_is_called_as_it_is() -> None:
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(147, 8), nn.ReLU())
+    policy = trained(Policy(ACTIONS, encoder, image=(7, 7), width=16, layers=2, feeds_back=True))
+    inputs = seen(policy)
+    state = policy.initial_state(ENVIRONMENTS)
+    with torch.inference_mode():
+        expected = policy(*inputs, state)
+        logits_TEA, last = stepped(policy, inputs, state)
+    torch.testing.assert_close(logits_TEA, expected.logits_TBA)
+    torch.testing.assert_close(last, expected.state)
+
+
+def test_a_stepper_keeps_the_parameters_it_was_made_with() -> None:
+    policy = trained(MiniGridPolicy(ACTIONS))
+    inputs, state = seen(policy), policy.initial_state(ENVIRONMENTS)
+    first = tuple(each[0] for each in inputs)
+    step = stepper(policy)
+    before = step(state, *first)[0].clone()
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(1.0)
+    assert (step(state, *first)[0] == before).all()
+    assert not torch.allclose(stepper(policy)(state, *first)[0], before)
