@@ -7,7 +7,9 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,7 +26,6 @@ from leco.training import start
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from training_services import TrainingProcess
 
@@ -115,6 +116,26 @@ def not_running(run: Path) -> bool:
     """No process is left that has the run's folder on its command line."""
     found = subprocess.run(["pgrep", "-f", str(run)], capture_output=True, text=True, check=False)
     return found.stdout == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot tell a child that its parent was killed")
+def test_when_leco_train_is_killed_its_services_end_by_themselves_and_the_learner_saves(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    small = ("actors.unroll=16", "learner.batch=4", "learner.record_every=1", "learner.checkpoint_every=1000000")
+    flags = ["--task=Empty-5x5", "--method=dsc", "--envs=4", "--threads=1", f"--run={run}", "--frames=1e9"]
+    with subprocess.Popen(
+        [*LECO, "train", *flags, *(f"--set={each}" for each in small)], stdout=subprocess.DEVNULL
+    ) as parent:
+        try:
+            until(lambda: len(rows(run)) >= 5, PATIENCE)
+            found = subprocess.run(["pgrep", "-P", str(parent.pid)], capture_output=True, text=True, check=True)
+            services = [int(each) for each in found.stdout.split()]
+            assert len(services) == 3  # hashcount, learner, actor
+        finally:
+            parent.kill()
+    until(lambda: not any(Path(f"/proc/{each}").exists() for each in services), PATIENCE)
+    [saved] = checkpoints(run)
+    assert saved >= 5
 
 
 def test_a_learner_that_is_killed_goes_on_from_its_checkpoint_and_the_actor_heals(tmp_path: Path) -> None:
