@@ -260,7 +260,7 @@ def by_forward_mode(problem: Problem, forward: Forward) -> Tensor:
         policy,
         after,
         adam_sensitivity(
-            slopes, moments, learning_rate=settings.policy_learning_rate, betas=settings.betas, eps=settings.eps
+            slopes, moments, learning_rate=settings.policy_learning_rate, betas=settings.policy_betas, eps=settings.eps
         ),
         tangents=partial(judged, known=said.gates),
         action_TB=problem.batch.action_TB,
@@ -283,7 +283,7 @@ def by_double_backpropagation(problem: Problem, forward: Forward) -> Tensor:
         slopes = gradients(said.gradient_loss, policy, twice=True)
     else:  # what this moves to is the real step too
         slopes = gradients(said.whole, policy, twice=True)
-    (beta1, beta2), steps = problem.settings.betas, problem.moments.steps + 1
+    (beta1, beta2), steps = problem.settings.policy_betas, problem.moments.steps + 1
     after = {}
     for name, parameter in policy.items():
         g = slopes[name]
@@ -312,7 +312,7 @@ def real_step(problem: Problem, policy: Parameters, slopes: Parameters) -> tuple
     """Adam's, with nothing to differentiate."""
     settings = problem.settings
     options = {"learning_rate": settings.policy_learning_rate, "eps": settings.eps}
-    return adam(policy, slopes, problem.moments, betas=settings.betas, **options)
+    return adam(policy, slopes, problem.moments, betas=settings.policy_betas, **options)
 
 
 def contestant(problem: Problem, core: str, view: str) -> tuple[Step, Step]:

@@ -220,8 +220,9 @@ def _check(experiment: Experiment) -> None:
     for key, value in shares.items():
         if not 0 <= value <= 1:
             raise ConfigError(f"{key} is {value}, expected 0 to 1")
-    if not all(0 <= beta < 1 for beta in training.betas):
-        raise ConfigError(f"training.betas is {list(training.betas)}, expected two numbers from 0 to below 1")
+    for key, betas in (("policy_betas", training.policy_betas), ("intrinsic_betas", training.intrinsic_betas)):
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ConfigError(f"training.{key} is {list(betas)}, expected two numbers from 0 to below 1")
     not_negative = {"seed": experiment.seed, "learner.max_lag": learner.max_lag, "training.alpha": training.alpha}
     not_negative["training.entropy"] = training.entropy
     for key, value in not_negative.items():

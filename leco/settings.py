@@ -22,7 +22,8 @@ class Settings:
     entropy: float = 5e-4
     policy_learning_rate: float = 3e-4
     intrinsic_learning_rate: float = 3e-4
-    betas: tuple[float, float] = (0.9, 0.999)
+    policy_betas: tuple[float, float] = (0.9, 0.999)
+    intrinsic_betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
     inner_loss: Literal["policy-gradient", "whole"] = "policy-gradient"
     max_gradient_norm: float | None = None

@@ -102,7 +102,7 @@ def update(
             _gradients(loss, intrinsic, keep=False),
             intrinsic_adam,
             learning_rate=settings.intrinsic_learning_rate,
-            betas=settings.betas,
+            betas=settings.intrinsic_betas,
             eps=settings.eps,
         )
         stats["hash_loss"] = seen.hash_loss
@@ -199,7 +199,7 @@ class _Step(NamedTuple):
 def _policy_step(policy: Named, gradients: Named, before: AdamState, settings: Settings) -> _Step:
     clipped = clip(gradients, settings.max_gradient_norm)
     rates = {"learning_rate": settings.policy_learning_rate, "eps": settings.eps}
-    return _Step(gradients, clipped, *adam(policy, clipped.gradients, before, betas=settings.betas, **rates))
+    return _Step(gradients, clipped, *adam(policy, clipped.gradients, before, betas=settings.policy_betas, **rates))
 
 
 def _answer(
@@ -213,7 +213,7 @@ def _answer(
         forward,
         policy,
         inner.after,
-        adam_sensitivity(inner.clipped.gradients, inner.adam, betas=settings.betas, **rates),
+        adam_sensitivity(inner.clipped.gradients, inner.adam, betas=settings.policy_betas, **rates),
         tangents=tangents,
         clipping=partial(clip_transposed, gradients=inner.gradients, clipped=inner.clipped),
         action_TB=batch.action_TB,

@@ -26,7 +26,7 @@ frames = 6e5
 [training]
 policy_learning_rate = 7e-4
 entropy = 1e-3
-betas = [0.0, 0.99]
+policy_betas = [0.0, 0.99]
 inner_loss = "whole"
 decoded = 96
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 import torch
 
 from leco.methods import find_method
@@ -9,13 +11,27 @@ from leco.nets.policy import MiniGridPolicy
 from leco.networks import build
 from leco.training import Batch, Networks
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from leco.nets.intrinsic import Intrinsic
+
 T, B, A = 6, 3, 7
 
 
 def networks(method: str = "leco") -> Networks:
     torch.manual_seed(0)
     policy, intrinsic = build(find_method(method), (7, 7, 3), A)
+    if intrinsic is not None:
+        awaken(intrinsic)
     return Networks(policy.double(), None if intrinsic is None else intrinsic.double())
+
+
+def awaken(intrinsic: Intrinsic) -> Intrinsic:
+    """Draws the last layers of modulator and V^e, which begin at zero, where half of the mathematics would not show."""
+    intrinsic.modulator_out.reset_parameters()
+    cast("nn.Linear", intrinsic.value_head[-1]).reset_parameters()
+    return intrinsic
 
 
 def make_batch(seed: int = 1) -> Batch:

@@ -14,6 +14,8 @@ Shapes:
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -58,6 +60,12 @@ class Intrinsic(nn.Module):
         self.modulator_in = nn.Linear(self._features, HIDDEN)
         self.modulator_out = nn.Linear(HIDDEN + actions + told_novelty, actions)
         self.value_head = nn.Sequential(nn.Linear(self._features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
+        # V^e and r_ta begin at zero: until the task first rewards there is then no advantage to learn from, and the modulator
+        # stays zero instead of following the noise of a V^e that knows nothing, which Adam would amplify. One that is told
+        # the novelty is the whole bonus, and must not begin without it.
+        begins_at_zero = [self.value_head[-1]] if told_novelty else [self.value_head[-1], self.modulator_out]
+        for parameter in itertools.chain.from_iterable(layer.parameters() for layer in begins_at_zero):
+            nn.init.zeros_(parameter)
 
     def code(self, observation_NO: Tensor) -> Tensor:
         """The code of each observation: uint8 [N, bottleneck.code_width].

@@ -49,7 +49,8 @@ def experiments(draw: st.DrawFn) -> Experiment:
             entropy=draw(amounts),
             policy_learning_rate=draw(rates),
             intrinsic_learning_rate=draw(rates),
-            betas=(draw(st.floats(0, 0.999)), draw(st.floats(0, 0.999))),
+            policy_betas=(draw(st.floats(0, 0.999)), draw(st.floats(0, 0.999))),
+            intrinsic_betas=(draw(st.floats(0, 0.999)), draw(st.floats(0, 0.999))),
             eps=draw(rates),
             inner_loss=draw(st.sampled_from(["policy-gradient", "whole"])),
             max_gradient_norm=draw(st.none() | rates),
@@ -135,9 +136,10 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("training.gamma", -0.001, "expected 0 to 1"),
         ("training.lambda", 1.001, "expected 0 to 1"),
         ("training.lambda", -0.001, "expected 0 to 1"),
-        ("training.betas", [1.0, 0.5], "expected two numbers from 0 to below 1"),
-        ("training.betas", [0.5, 1.0], "expected two numbers from 0 to below 1"),
-        ("training.betas", [-0.1, 0.5], "expected two numbers from 0 to below 1"),
+        ("training.policy_betas", [1.0, 0.5], "expected two numbers from 0 to below 1"),
+        ("training.intrinsic_betas", [1.0, 0.5], "expected two numbers from 0 to below 1"),
+        ("training.policy_betas", [0.5, 1.0], "expected two numbers from 0 to below 1"),
+        ("training.intrinsic_betas", [-0.1, 0.5], "expected two numbers from 0 to below 1"),
         ("seed", -1, "expected 0 or more"),
         ("learner.max_lag", -1, "expected 0 or more"),
         ("training.alpha", -0.1, "expected 0 or more"),
@@ -157,9 +159,9 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("training.alpha", float("inf"), "expected a number"),
         ("training.alpha", False, "expected a number"),
         ("learner.deterministic", 1, "expected true or false"),
-        ("training.betas", [0.9], "expected a list of 2 numbers"),
-        ("training.betas", 0.9, "expected a list of 2 numbers"),
-        ("training.betas", [0.9, "x"], "expected a number"),
+        ("training.policy_betas", [0.9], "expected a list of 2 numbers"),
+        ("training.policy_betas", 0.9, "expected a list of 2 numbers"),
+        ("training.policy_betas", [0.9, "x"], "expected a number"),
         ("training", 5, "training is 5, expected a section [training]"),
         ("task.name", 5, "task is 'Empty-5x5', expected a section"),
     ],
@@ -178,7 +180,7 @@ def test_a_value_out_of_range_or_of_another_kind_is_refused_with_its_key(key: st
         ("training.gamma", 1),
         ("training.lambda", 0),
         ("training.lambda", 1),
-        ("training.betas", [0, 0]),
+        ("training.policy_betas", [0, 0]),
         ("training.alpha", 0),
         ("training.entropy", 0),
         ("seed", 0),
@@ -193,10 +195,10 @@ def test_the_ends_of_the_ranges_are_allowed(key: str, value: Any) -> None:
 
 
 def test_a_whole_number_may_be_written_with_an_exponent_and_a_number_without_a_point() -> None:
-    experiment = parse(TASK + "frames = 5e6\n[training]\nalpha = 1\nbetas = [0, 0.5]")
+    experiment = parse(TASK + "frames = 5e6\n[training]\nalpha = 1\npolicy_betas = [0, 0.5]")
     assert (experiment.frames, type(experiment.frames)) == (5_000_000, int)
     assert (experiment.training.alpha, type(experiment.training.alpha)) == (1.0, float)
-    assert [type(beta) for beta in experiment.training.betas] == [float, float]
+    assert [type(beta) for beta in experiment.training.policy_betas] == [float, float]
 
 
 def test_overrides_win_by_their_dotted_key_and_none_is_no_override() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 from torch import Tensor
-from training_case import A, make_batch, networks
+from training_case import A, awaken, make_batch, networks
 
 from leco.methods import METHODS, find_method
 from leco.nets.intrinsic import minigrid_intrinsic
@@ -158,7 +158,7 @@ def test_counts_that_are_missing_are_named() -> None:
 def test_no_step_makes_a_number_that_is_none() -> None:
     """Twenty steps in float32, as training does them."""
     torch.manual_seed(0)
-    nets = Networks(MiniGridPolicy(A), minigrid_intrinsic(A))
+    nets = Networks(MiniGridPolicy(A), awaken(minigrid_intrinsic(A)))
     state = start(nets)
     for seed in range(20):
         made = make_batch(seed)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 import torch
 from torch import Tensor
+from training_case import awaken
 
 from leco.algo.dedup import distinct
 from leco.nets.intrinsic import Intrinsic, dmlab_intrinsic, minigrid_intrinsic
@@ -135,8 +136,17 @@ def test_an_image_keeps_its_orientation_and_its_channels() -> None:
     assert max(image[1, 0].max(), image[1, :, 11].max(), image[0].max(), image[2].max()) < -0.99
 
 
-def test_the_scores_depend_on_the_observation_and_the_action() -> None:
+def test_modulator_and_value_begin_at_zero_unless_the_modulator_is_the_whole_bonus() -> None:
+    z_NF, action_N = torch.randn(5, 576), torch.arange(5)
     net = minigrid_intrinsic(ACTIONS)
+    assert (net.modulate(z_NF, action_N) == 0).all()
+    assert (net.value(z_NF) == 0).all()
+    told = minigrid_intrinsic(ACTIONS, told_novelty=True)
+    assert (told.modulate(z_NF, action_N, novelty_N=torch.ones(5)) != 0).all()
+
+
+def test_the_scores_depend_on_the_observation_and_the_action() -> None:
+    net = awaken(minigrid_intrinsic(ACTIONS))
     z_NF = torch.randn(1, 576).expand(ACTIONS, -1)
     scores_NA = net.modulate(z_NF, torch.arange(ACTIONS))
     weight, bias = net.modulator_out.weight, net.modulator_out.bias
@@ -155,7 +165,7 @@ def test_a_modulator_that_is_told_the_novelty_answers_to_it() -> None:
 
 
 def test_the_modulator_and_the_value_train_the_encoder() -> None:
-    net = minigrid_intrinsic(ACTIONS)
+    net = awaken(minigrid_intrinsic(ACTIONS))
     z_NF = net.encode(minigrid_views(8, 8)).flatten(1)
     first = next(net.encoder.parameters())
     for output in (net.modulate(z_NF, torch.zeros(8, dtype=torch.int64))[:, 0], net.value(z_NF)):
