@@ -216,7 +216,11 @@ def _check(experiment: Experiment) -> None:
     for key, value in positive.items():
         if value <= 0:
             raise ConfigError(f"{key} is {value}, expected more than 0")
-    shares = {"training.gamma": training.gamma, "training.lambda": training.lambda_}
+    shares = {
+        "training.gamma": training.gamma,
+        "training.lambda": training.lambda_,
+        "training.trace_decay": training.trace_decay,
+    }
     for key, value in shares.items():
         if not 0 <= value <= 1:
             raise ConfigError(f"{key} is {value}, expected 0 to 1")

@@ -10,6 +10,8 @@ from typing import Literal
 class Settings:
     """The numbers of an update, with the paper's values for MiniGrid.
 
+    trace_decay  how much of what is seen beyond the next step counts in value targets and advantages: 1 is V-trace as published,
+                less is the lambda of TD(lambda) and of generalised advantages
     inner_loss  what the modulator is told that the policy descends: only the policy-gradient term, as published, or the
                 whole loss, for which the policy's real step serves
     max_gradient_norm   the policy's gradient is scaled down to this norm where it is larger; None never does
@@ -20,6 +22,7 @@ class Settings:
     alpha: float = 0.01
     lambda_: float = 0.5
     entropy: float = 5e-4
+    trace_decay: float = 1.0
     policy_learning_rate: float = 3e-4
     intrinsic_learning_rate: float = 3e-4
     policy_betas: tuple[float, float] = (0.9, 0.999)

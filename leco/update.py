@@ -63,6 +63,7 @@ def update(
         _trace,
         log_rho_TB=(log_pi_TB - log_prob(batch.behaviour_logits_TBA, batch.action_TB)).detach(),
         discount_TB=settings.gamma * (~batch.start_TB[1:]).to(reward_TB.dtype),
+        decay=settings.trace_decay,
     )
     learned = trace(reward_TB, value_TB)  # V^{e+i}: what the policy learns from
 
@@ -165,13 +166,14 @@ def _reward(
     return total_reward(batch.reward_TB, r_i_TB, settings.alpha), stats
 
 
-def _trace(reward_TB: Tensor, value_TB: Tensor, *, log_rho_TB: Tensor, discount_TB: Tensor) -> VTrace:
+def _trace(reward_TB: Tensor, value_TB: Tensor, *, log_rho_TB: Tensor, discount_TB: Tensor, decay: float) -> VTrace:
     return vtrace(
         log_rho_TB=log_rho_TB,
         reward_TB=reward_TB,
         discount_TB=discount_TB,
         value_TB=value_TB[:-1],
         bootstrap_B=value_TB[-1],
+        decay=decay,
     )
 
 

@@ -34,10 +34,11 @@ def vtrace(
     bootstrap_B: Tensor,
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
+    decay: float = 1.0,
 ) -> VTrace:
     """V-trace targets, eq. 1 of the IMPALA paper, in the recursive form of its remark 1:
 
-        v[t] = V[t] + delta[t] + discount[t] * c[t] * (v[t+1] - V[t+1])
+        v[t] = V[t] + delta[t] + discount[t] * decay * c[t] * (v[t+1] - V[t+1])
         delta[t] = rho[t] * (r[t] + discount[t] * V[t+1] - V[t])
         rho = min(rho_bar, pi / mu),  c = min(c_bar, pi / mu)
 
@@ -46,6 +47,9 @@ def vtrace(
     discount_TB  gamma, and 0 where the action ended an episode
     value_TB     V of the observation that each action was chosen from
     bootstrap_B  V of the observation after the last action
+    decay        how much of what is seen beyond the next step counts, from 0 to 1 (that paper's remark 2): with less, targets and
+                 advantages vary less and lean more on V. The advantage looks ahead by a mixture of v[t+1] and V[t+1] then, so
+                 that with equal policies it is the generalised advantage estimate (Schulman et al. 2016) for this decay
 
     Targets and advantages are linear in the rewards and differentiable with respect to them, since a learned intrinsic
     reward is trained through them. All other inputs are constants here.
@@ -64,8 +68,8 @@ def vtrace(
 
     next_value_TB = torch.cat([value_TB[1:], bootstrap_1B])
     delta_TB = rho_TB * (reward_TB + discount_TB * next_value_TB - value_TB)
-    target_TB = value_TB + _sum_ahead(delta_TB, discount_TB * c_TB)
-    next_target_TB = torch.cat([target_TB[1:], bootstrap_1B])
+    target_TB = value_TB + _sum_ahead(delta_TB, discount_TB * c_TB * decay)
+    next_target_TB = torch.cat([value_TB[1:] + decay * (target_TB[1:] - value_TB[1:]), bootstrap_1B])
     return VTrace(target_TB, reward_TB + discount_TB * next_target_TB - value_TB, rho_TB)
 
 

@@ -7,7 +7,15 @@ Array = npt.NDArray[np.float64]
 
 
 def vtrace(
-    *, log_rho: Array, reward: Array, discount: Array, value: Array, bootstrap: Array, rho_bar: float, c_bar: float
+    *,
+    log_rho: Array,
+    reward: Array,
+    discount: Array,
+    value: Array,
+    bootstrap: Array,
+    rho_bar: float,
+    c_bar: float,
+    decay: float,
 ) -> tuple[Array, Array, Array]:
     steps, unrolls = reward.shape
     target, advantage = np.zeros((steps, unrolls)), np.zeros((steps, unrolls))
@@ -21,10 +29,10 @@ def vtrace(
             for t in range(s, steps):
                 weight = 1.0
                 for i in range(s, t):
-                    weight *= discount[i, b] * min(c_bar, ratio[i])
+                    weight *= discount[i, b] * decay * min(c_bar, ratio[i])
                 delta = min(rho_bar, ratio[t]) * (reward[t, b] + discount[t, b] * v[t + 1] - v[t])
                 target[s, b] += weight * delta
         for s in range(steps):
-            following = target[s + 1, b] if s + 1 < steps else bootstrap[b]
+            following = decay * target[s + 1, b] + (1 - decay) * v[s + 1] if s + 1 < steps else bootstrap[b]
             advantage[s, b] = reward[s, b] + discount[s, b] * following - v[s]
     return target, advantage, rho

@@ -55,7 +55,7 @@ def act(policy: nn.Module, parameters: dict[str, Tensor], batch: Batch) -> tuple
 
 
 def reference(
-    nets: Networks, batch: Batch, adam: AdamState, method: str, *, whole: bool, max_norm: float | None
+    nets: Networks, batch: Batch, adam: AdamState, method: str, *, whole: bool, max_norm: float | None, decay: float
 ) -> dict[str, Tensor]:
     net = nets.intrinsic
     assert net is not None
@@ -69,7 +69,7 @@ def reference(
     r_ep = 1 / batch.count_TB.double().sqrt()
     hash_loss, value_e, r_ta = look(net, batch, r_ep if method == "leco-naive" else None)
     reward = batch.reward_TB + 0.7 * (r_ta if method == "leco-naive" else 0.5 * r_ep + 0.5 * r_ta)
-    trace = partial(vtrace, log_rho_TB=log_rho, discount_TB=discount)
+    trace = partial(vtrace, log_rho_TB=log_rho, discount_TB=discount, decay=decay)
     learned = trace(reward_TB=reward, value_TB=value[:-1], bootstrap_B=value[-1])
     own = trace(reward_TB=batch.reward_TB, value_TB=value_e[:-1], bootstrap_B=value_e[-1])
 
@@ -123,12 +123,20 @@ def look(net: Intrinsic, batch: Batch, told: Tensor | None) -> tuple[Tensor, Ten
 
 @pytest.mark.parametrize("inner_loss", ["policy-gradient", "whole"])
 @pytest.mark.parametrize(
-    ("name", "max_norm"), [("leco", None), ("leco-ae-lsh", None), ("leco-naive", None), ("leco", 0.05)]
+    ("name", "max_norm", "decay"),
+    [
+        ("leco", None, 1.0),
+        ("leco-ae-lsh", None, 1.0),
+        ("leco-naive", None, 1.0),
+        ("leco", 0.05, 1.0),
+        ("leco", None, 0.8),
+    ],
 )
 def test_update_equals_double_backpropagation(
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     max_norm: float | None,
+    decay: float,
     inner_loss: Literal["policy-gradient", "whole"],
 ) -> None:
     nets, batch = networks(name), make_batch(3)
@@ -141,11 +149,11 @@ def test_update_equals_double_backpropagation(
         {name: 1e-4 * (0.1 + r * r) for name, r in random.items()},
         steps=3,
     )
-    settings = dataclasses.replace(SETTINGS, inner_loss=inner_loss, max_gradient_norm=max_norm)
+    settings = dataclasses.replace(SETTINGS, inner_loss=inner_loss, max_gradient_norm=max_norm, trace_decay=decay)
     after, _ = update(nets, state._replace(policy_adam=adam), batch, find_method(name), settings)
 
     monkeypatch.setattr(recurrent, "unroll", plain_unroll)
-    expected = reference(nets, batch, adam, name, whole=inner_loss == "whole", max_norm=max_norm)
+    expected = reference(nets, batch, adam, name, whole=inner_loss == "whole", max_norm=max_norm, decay=decay)
     for key, gradient in expected.items():
         found = after.intrinsic_adam.mean[key] / (1 - 0.9)  # Adam's first mean is the gradient
         assert (found - gradient).norm() <= 1e-9 * (gradient.norm() + 1e-6), key

@@ -30,9 +30,9 @@ def column(*numbers: float) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64).unsqueeze(1)
 
 
-def reference(inputs: Inputs, rho_bar: float, c_bar: float) -> VTrace:
+def reference(inputs: Inputs, rho_bar: float, c_bar: float, decay: float = 1.0) -> VTrace:
     arrays = {name.rsplit("_", 1)[0]: tensor.double().numpy() for name, tensor in inputs.items()}
-    results = vtrace_numpy.vtrace(**arrays, rho_bar=rho_bar, c_bar=c_bar)
+    results = vtrace_numpy.vtrace(**arrays, rho_bar=rho_bar, c_bar=c_bar, decay=decay)
     return VTrace(*(torch.from_numpy(result) for result in results))
 
 
@@ -42,10 +42,26 @@ def assert_close(one: VTrace, other: VTrace, tolerance: float = 1e-12) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 8, 17])
-@pytest.mark.parametrize(("rho_bar", "c_bar"), [(1.0, 1.0), (1.5, 0.7), (0.4, 1.2)])
-def test_equals_the_naive_reference(steps: int, rho_bar: float, c_bar: float) -> None:
+@pytest.mark.parametrize(
+    ("rho_bar", "c_bar", "decay"), [(1.0, 1.0, 1.0), (1.5, 0.7, 1.0), (0.4, 1.2, 1.0), (1.0, 1.0, 0.9), (1.5, 0.7, 0.3)]
+)
+def test_equals_the_naive_reference(steps: int, rho_bar: float, c_bar: float, decay: float) -> None:
     inputs = random_inputs(steps, 6, seed=steps)
-    assert_close(vtrace(**inputs, rho_bar=rho_bar, c_bar=c_bar), reference(inputs, rho_bar, c_bar))
+    result = vtrace(**inputs, rho_bar=rho_bar, c_bar=c_bar, decay=decay)
+    assert_close(result, reference(inputs, rho_bar, c_bar, decay))
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.6, 1.0])
+def test_with_equal_policies_it_is_the_generalised_advantage(decay: float) -> None:
+    inputs = random_inputs(9, 4) | {"log_rho_TB": torch.zeros(9, 4, dtype=torch.float64)}
+    ahead_TB = torch.cat([inputs["value_TB"][1:], inputs["bootstrap_B"].unsqueeze(0)])
+    delta_TB = inputs["reward_TB"] + inputs["discount_TB"] * ahead_TB - inputs["value_TB"]
+    expected_TB, later_B = torch.empty_like(delta_TB), torch.zeros(4, dtype=torch.float64)
+    for t in reversed(range(9)):
+        expected_TB[t] = later_B = delta_TB[t] + decay * inputs["discount_TB"][t] * later_B
+    result = vtrace(**inputs, decay=decay)
+    torch.testing.assert_close(result.advantage_TB, expected_TB)
+    torch.testing.assert_close(result.target_TB, inputs["value_TB"] + expected_TB)
 
 
 def test_equals_the_naive_reference_in_float32_over_a_whole_unroll() -> None:
