@@ -48,6 +48,8 @@ bench: $(READY) ## Run the benchmarks; tables go to benchmarks/results
 	$(BIN)/python -W ignore benchmarks/update.py
 	$(BIN)/python -W ignore benchmarks/bilevel.py
 	$(BIN)/python -W ignore benchmarks/environments.py
+	$(BIN)/python -W ignore benchmarks/stream.py
+	$(BIN)/python -W ignore benchmarks/end_to_end.py
 
 constraints: ## Bring constraints.txt up to date (in a fresh environment)
 	$(PYTHON) -m venv --clear .venv-constraints
@@ -56,4 +58,4 @@ constraints: ## Bring constraints.txt up to date (in a fresh environment)
 	rm -rf .venv-constraints
 
 clean: ## Remove .venv and caches
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-sample-factory .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

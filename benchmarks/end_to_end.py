@@ -1,0 +1,383 @@
+"""How fast leco trains as a whole, beside Sample Factory's APPO: `python benchmarks/end_to_end.py --help`.
+
+Every contestant trains on KeyCorridorS4R3 as its user would start it, one after the other, turn after turn. Counted are actions
+trained on, in the time after a warm-up that begins with the first update. Sample Factory runs from an environment of its own,
+.venv-sample-factory, which is set up the first time. It plays MiniGrid itself, with leco's policy network, unroll and batch; it
+has no intrinsic reward, so the run to compare it with is no-int. leco runs as `leco train` does, with the compiled environments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime as dt
+import itertools
+import os
+import platform
+import re
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hashcount import RESULTS, Report
+
+from services.progress import read_metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+TASK = "KeyCorridorS4R3"
+HERE = Path(__file__).parent
+VENV = HERE.parent / ".venv-sample-factory"
+PACKAGES = (  # the same torch and MiniGrid as leco's
+    "sample-factory==2.1.1",
+    f"torch=={metadata.version('torch').partition('+')[0]}",
+    f"minigrid=={metadata.version('minigrid')}",
+    "gymnasium==0.29.1",  # it wants one before 1.0,
+    "numpy==1.26.4",  # and before 2.0
+)
+SMALL_BUDGET = """\
+[training]
+inner_loss = "whole"
+decoded = 96
+policy_learning_rate = 7e-4
+policy_betas = [0.0, 0.99]
+"""
+LECO = {"no-int": ("no-int", ""), "leco, paper's settings": ("leco", ""), "leco, small budget": ("leco", SMALL_BUDGET)}
+THEIRS = "Sample Factory"
+# Sample Factory's (workers, environments of each, splits). The first one runs; --layouts measures all of them. It is not settled
+# that it is the fastest: only (2, 16, 2), (1, 32, 2), (2, 8, 2) and (1, 16, 1) were tried, on a machine busy with other work,
+# whose load changed between the tries, so that they say nothing certain. Torch's threads are as Sample Factory sets them.
+LAYOUTS = ((2, 16, 2), (1, 32, 2), (2, 8, 2), (1, 16, 1), (2, 32, 2), (1, 64, 2), (2, 16, 1), (4, 8, 2))
+WARM_UP = 10.0  # seconds after the first update
+RECORD_EVERY = 5  # updates, so that a line of metrics.csv is never far from the end of the warm-up
+PATIENCE = 180.0  # seconds until the next update, the first one included
+SAMPLE_SECONDS, SETTLED_MINUTES = 10.0, 2.0
+SERVICES = ("hashcount", "learner", "actor")
+MEANS = ("waiting_share", "updating_share", "lag")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was seen of one run: frames/s, MB resident of each service, and means over the measured time of leco's metrics.csv."""
+
+    rate: float
+    memory: dict[str, float]
+    means: dict[str, float]
+
+
+def main() -> None:
+    """Runs everything, prints the tables, and keeps them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=3, help="how often each contestant runs (default: 3)")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="measured of each run, after a warm-up (default: 60)"
+    )
+    parser.add_argument(
+        "--soak",
+        type=float,
+        default=10.0,
+        metavar="MINUTES",
+        help="of the run whose memory is watched; 0 for none (default: 10)",
+    )
+    parser.add_argument(
+        "--layouts",
+        action="store_true",
+        help="only measure Sample Factory's layouts of workers, each once, and print them",
+    )
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the tables (default: benchmarks/results)")
+    arguments = parser.parse_args()
+    if arguments.turns < 1 or arguments.seconds <= 0:
+        parser.error("--turns and --seconds must be more than 0")
+    if arguments.soak != 0 and arguments.soak < SETTLED_MINUTES + 1:
+        parser.error(
+            f"--soak looks at what comes after minute {SETTLED_MINUTES:g}: at least {SETTLED_MINUTES + 1:g}, or 0"
+        )
+    signal.signal(signal.SIGTERM, stop)
+    install()
+    report = Report()
+    report.say(heading())
+    if arguments.layouts:
+        layouts(report, arguments.seconds)
+        return
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    path = arguments.out / f"end_to_end_{os.cpu_count()}cpu_{dt.datetime.now(dt.UTC):%Y-%m-%d}.md"
+    compare(report, arguments.turns, arguments.seconds)
+    path.write_text(report.text)
+    if arguments.soak:
+        soak(report, arguments.soak)
+        path.write_text(report.text)
+    print(f"kept in {path}")
+
+
+def stop(*_: object) -> None:
+    """Ends what runs, once: a second signal must not break off the first one's tidying up."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(1)
+
+
+def install() -> None:
+    """Sets up Sample Factory's environment, unless these packages are there already."""
+    ready, wanted = VENV / ".ready", "\n".join(PACKAGES)
+    if ready.exists() and ready.read_text() == wanted:
+        return
+    print(f"Setting up {VENV.name} (a few minutes, the first time) ...", flush=True)
+    subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=True)
+    (VENV / ".gitignore").write_text("*\n")
+    subprocess.run([VENV / "bin/pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES], check=True)
+    ready.write_text(wanted)
+
+
+def heading() -> str:
+    """Where and with what it was measured."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True, check=False).stdout.strip()
+
+    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    changed = " with local changes" if git("status", "--porcelain", "--untracked-files=no") else ""
+    return (
+        f"# Training as a whole\n\n`{shlex.join(['python', 'benchmarks/end_to_end.py', *sys.argv[1:]])}` "
+        f"at commit {git('rev-parse', '--short', 'HEAD') or 'unknown'}{changed}, {dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC.\n"
+        f"{os.cpu_count()} CPUs ({cpu[1] if cpu else platform.machine()}), Python {platform.python_version()}, "
+        f"PyTorch {metadata.version('torch')}; {', '.join(PACKAGES)}. "
+        f"Load average of the minute before: {os.getloadavg()[0]:.1f}."
+    )
+
+
+def compare(report: Report, turns: int, seconds: float) -> None:
+    """Every contestant in turn."""
+    found: dict[str, list[Run]] = {name: [] for name in (*LECO, THEIRS)}
+    for turn in range(turns):
+        for name, runs in found.items():
+            runs.append(leco_run(name, seconds) if name in LECO else sample_factory_run(LAYOUTS[0], seconds))
+            print(f"turn {turn + 1}, {name}: {runs[-1].rate:,.0f} frames/s", flush=True)
+    print()
+    workers, environments, splits = LAYOUTS[0]
+    report.say(
+        f"## Frames per second on {TASK}\n\nActions trained on, {seconds:g} s of each run after a warm-up, {turns} turns: median "
+        f"(least to most). Ratios: of each turn. All: unrolls of 96, batches of 16, the same policy network. leco: one actor "
+        f"with 16 environments. Sample Factory: {workers} workers with {environments} environments each in {splits} splits, "
+        "MiniGrid itself, no intrinsic reward."
+    )
+    theirs = [run.rate for run in found[THEIRS]]
+    ratios = {name: [run.rate / other for run, other in zip(runs, theirs, strict=True)] for name, runs in found.items()}
+    rates = {name: spread([run.rate for run in runs], ",.0f") for name, runs in found.items()}
+    rows: list[tuple[str, ...]] = [(name, rates[name], spread(ratios[name], ".2f")) for name in found]
+    report.table(("contestant", "frames/s", f"times {THEIRS}"), rows)
+    report.say(
+        "## leco's services\n\nResident memory at the end of the run, in MB (shared libraries count in each service); how the "
+        "learner's time is shared, and how many versions old the policy of a trajectory is, over the measured time."
+    )
+    rows = []
+    for name in LECO:
+        held = [[run.memory.get(each) for run in found[name]] for each in SERVICES]
+        spent = [[run.means[each] for run in found[name]] for each in MEANS]
+        rows.append((name, *(spread(each, ",.0f") for each in held), *(spread(each, ".2f") for each in spent)))
+    report.table(("method", *SERVICES, *MEANS), rows)
+
+
+def layouts(report: Report, seconds: float) -> None:
+    """Sample Factory with each layout, once."""
+    report.say(f"## Sample Factory's layouts on {TASK}\n\nEach measured once, for {seconds:g} s after a warm-up.")
+    rows = [(*layout, f"{sample_factory_run(layout, seconds).rate:,.0f}") for layout in LAYOUTS]
+    report.table(("workers", "environments of each", "splits", "frames/s"), rows)
+
+
+def soak(report: Report, minutes: float) -> None:
+    """The memory of leco's services over a longer run."""
+    samples: list[tuple[float, dict[str, float]]] = []  # (minutes since the warm-up, MB of each service)
+    seen: set[int] = set()
+    with folder() as run, running(leco_command("leco", "", run), run / "log") as process:
+        wait(process, run, 0)
+        begin = time.monotonic()
+        while not samples or samples[-1][0] < minutes:
+            time.sleep(min(SAMPLE_SECONDS, max(begin + 60 * minutes - time.monotonic(), 0)))
+            check(process, run)
+            seen.update(services(process).values())
+            samples.append(((time.monotonic() - begin) / 60, memory(process)))
+        frames = int(read_metrics(run / "metrics.csv")[-1]["frames"])
+    report.say(
+        f"## Memory over {minutes:g} minutes\n\n`leco train`, method leco, {frames:,} frames. Resident, in MB, every "
+        f"{SAMPLE_SECONDS:g} s; the slope is of least squares from minute {SETTLED_MINUTES:g} on. Services that ended and "
+        f"were started again: {len(seen) - len(SERVICES)}."
+    )
+    rows = []
+    for name in SERVICES:
+        settled = [(minute, held[name]) for minute, held in samples if minute >= SETTLED_MINUTES and name in held]
+        times, values = zip(*settled, strict=True)
+        slope = statistics.linear_regression(times, values).slope
+        rows.append((name, *(f"{value:,.1f}" for value in (values[0], values[-1], max(values))), f"{slope:+.2f}"))
+    report.table(("service", f"at minute {SETTLED_MINUTES:g}", "at the end", "most", "MB a minute"), rows)
+
+
+def leco_run(name: str, seconds: float) -> Run:
+    """One run of `leco train`."""
+    method, toml = LECO[name]
+    with folder() as run, running(leco_command(method, toml, run), run / "log") as process:
+        rows = wait(process, run, seconds)
+        held = memory(process)
+    return Run(rate(rows), held, means(rows))
+
+
+def leco_command(method: str, toml: str, run: Path) -> list[str]:
+    """`leco train` without an end."""
+    config = run / "given.toml"
+    config.write_text(toml)
+    command = [sys.executable, "-m", "services.cli", "train", "--task", TASK, "--method", method, "--frames", "1e9"]
+    return [*command, "--config", str(config), "--run", str(run), "--set", f"learner.record_every={RECORD_EVERY}"]
+
+
+def sample_factory_run(layout: tuple[int, int, int], seconds: float) -> Run:
+    """One run of Sample Factory."""
+    workers, environments, splits = layout
+    with folder() as run:
+        command = [str(VENV / "bin/python"), "-W", "ignore", str(HERE / "sample_factory_minigrid.py")]
+        command += [str(run / "metrics.csv"), f"--env=MiniGrid-{TASK}-v0", f"--train_dir={run}", "--experiment=run"]
+        command += [
+            f"--num_workers={workers}",
+            f"--num_envs_per_worker={environments}",
+            f"--worker_num_splits={splits}",
+        ]
+        with running(command, run / "log") as process:
+            return Run(rate(wait(process, run, seconds)), {}, {})
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[Path]:
+    """A folder for a run, removed with all that is in it."""
+    path = Path(tempfile.mkdtemp(prefix="leco-end-to-end-"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A training as a child process, ended as by Ctrl-C, with everything that it started."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+    try:
+        yield process
+    finally:
+        below = descendants(process.pid)
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            print(f"did not end by itself and was killed: {shlex.join(command)}", flush=True)
+            process.kill()
+            process.wait()
+        deadline = time.monotonic() + 10
+        while (left := still_there(below)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def still_there(processes: dict[int, str]) -> list[int]:
+    """Those that have not ended, of what `descendants` found earlier: an id counts if it still began at that time."""
+    now = {pid: stat(pid) for pid in processes}
+    return [pid for pid, began in processes.items() if now[pid][19:20] == [began] and now[pid][0] != "Z"]
+
+
+def wait(process: subprocess.Popen[bytes], run: Path, seconds: float) -> list[dict[str, str]]:
+    """Waits until the warm-up and then so many seconds are over. Returns the lines from the end of the warm-up on."""
+    last, seen = time.monotonic(), 0
+    while True:
+        time.sleep(0.2)
+        check(process, run)
+        path = run / "metrics.csv"
+        rows = [row for row in read_metrics(path) if int(row["frames"])] if path.exists() else []
+        if len(rows) > seen:
+            last, seen = time.monotonic(), len(rows)
+        warm = [row for row in rows if float(row["seconds"]) >= float(rows[0]["seconds"]) + WARM_UP]
+        if warm and float(warm[-1]["seconds"]) >= float(warm[0]["seconds"]) + seconds:
+            return warm
+        if time.monotonic() - last > PATIENCE:
+            sys.exit(f"no update for {PATIENCE:g} s; its last words:\n{tail(run)}")
+
+
+def check(process: subprocess.Popen[bytes], run: Path) -> None:
+    """Ends the benchmark if the training has ended."""
+    if process.poll() is not None:
+        sys.exit(f"a training ended with code {process.returncode}; its last words:\n{tail(run)}")
+
+
+def tail(run: Path) -> str:
+    """The end of what a training printed."""
+    return "\n".join((run / "log").read_text(errors="replace").splitlines()[-20:])
+
+
+def rate(rows: list[dict[str, str]]) -> float:
+    """Frames per second from the first line to the last."""
+    frames, seconds = (float(rows[-1][name]) - float(rows[0][name]) for name in ("frames", "seconds"))
+    return frames / seconds
+
+
+def means(rows: list[dict[str, str]]) -> dict[str, float]:
+    """Of the columns MEANS, each line weighted by the time since the one before it."""
+    times = [float(row["seconds"]) for row in rows]
+    weights = [after - before for before, after in itertools.pairwise(times)]
+    return {name: statistics.fmean([float(row[name]) for row in rows[1:]], weights) for name in MEANS}
+
+
+def memory(process: subprocess.Popen[bytes]) -> dict[str, float]:
+    """MB resident of each service that `leco train` runs."""
+    found: dict[str, float] = {}
+    for name, pid in services(process).items():
+        with contextlib.suppress(OSError):  # it may end meanwhile
+            if resident := re.search(r"VmRSS:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text()):
+                found[name] = int(resident[1]) * 1024 / 1e6
+    return found
+
+
+def services(process: subprocess.Popen[bytes]) -> dict[str, int]:
+    """The id of each service that `leco train` runs."""
+    found: dict[str, int] = {}
+    for pid in descendants(process.pid):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            found |= {name: pid for name in SERVICES if name in words}
+    return found
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """The processes that a process started, and those that they did: when each began, by its id."""
+    every = {int(path.name): stat(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
+    found: dict[int, str] = {}
+    parents = {str(pid)}
+    while parents:
+        children = {each: fields[19] for each, fields in every.items() if fields and fields[1] in parents}
+        found |= children
+        parents = set(map(str, children))
+    return found
+
+
+def stat(pid: int) -> list[str]:
+    """What the kernel says of a process: state, parent, ..., 19: when it began. Empty if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def spread(values: Sequence[float | None], form: str) -> str:
+    """Median and range, as a cell of a table; a dash for what is not there."""
+    known = [value for value in values if value is not None]
+    return f"{statistics.median(known):{form}} ({min(known):{form}} to {max(known):{form}})" if known else "-"
+
+
+if __name__ == "__main__":
+    main()
