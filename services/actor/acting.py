@@ -49,7 +49,6 @@ class Actor:
         hashcount: Channel to the hash-count service; None if the method counts nothing.
         index: Which of the run's actors this is, for its seeds.
         metrics: To be told.
-        compiled: Whether environments may be stepped by compiled code.
     """
 
     def __init__(

@@ -52,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     configure_logging(level=settings.log_level, log_format=settings.log_format)
     keep_freed_memory()
     torch.set_num_threads(settings.threads)
-    # Before any thread begins, for each inherits it. While the task has not rewarded yet, the modulator's gradients and their squares
-    # are too small for ordinary floats, and arithmetic with such numbers made updates up to five times as long.
+    # Before any thread begins, for each inherits it. While the task has not rewarded yet, the modulator's gradients and their
+    # squares are too small for ordinary floats, and arithmetic with such numbers made updates up to five times as long.
     torch.set_flush_denormal(True)
     try:
         asyncio.run(serve(settings))
