@@ -7,8 +7,8 @@
     [training]
     policy_learning_rate = 1e-3
 
-Everything has a default but the task. `to_toml` writes every value, defaults included, so that a run folder says what was run
-even if defaults change later.
+Everything has a default but the task; `preset = "laptop"` begins with other defaults (leco/presets.py). `to_toml` writes every
+value, defaults included, so that a run folder says what was run even if defaults change later.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from leco.envs.registry import find_task
 from leco.methods import find_method
+from leco.presets import with_preset
 from leco.settings import Settings
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
     if "task" not in table:
         raise ConfigError('task is missing: name what is to be solved, for example task = "KeyCorridorS3R3"')
     try:
+        if "preset" in table:
+            table = with_preset(table, table.pop("preset"))
         task, method = find_task(str(table["task"])), find_method(str(table.get("method", "leco")))
     except ValueError as error:
         raise ConfigError(str(error)) from None

@@ -12,12 +12,14 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from leco.config import ConfigError, Experiment, parse, to_toml
 from leco.methods import find_method
+from leco.presets import PRESETS
 from services.progress import Progress
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Trains on this machine: starts the hash-count service, the learner and actors, shows progress, and leaves a folder with the
 configuration, the curves (metrics.csv, TensorBoard) and checkpoints. Ctrl-C saves and stops; the same command goes on."""
+DEFAULT_PRESET = "laptop"
 GIVE_UP_AFTER = 5  # ends of one child within a minute
 MINUTE = 60.0
 POLL_SECONDS = 0.2
@@ -49,6 +52,12 @@ def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", help="how; `leco methods` lists the names (default: leco)")
     parser.add_argument("--frames", type=float, help="actions to train on, for example 5e6")
     parser.add_argument("--seed", type=int, help="of networks, actions and levels (default: 1)")
+    parser.add_argument(
+        "--preset",
+        choices=PRESETS,
+        help="where settings begin: laptop, for millions of frames, or paper, for hundreds of millions (default: laptop, or "
+        "what the file of --config says)",
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="an experiment as TOML; flags win over it")
     parser.add_argument(
         "--set",
@@ -81,13 +90,14 @@ def _experiment(given: argparse.Namespace) -> Experiment:
         "method": given.method,
         "frames": given.frames,
         "seed": given.seed,
+        "preset": given.preset or (None if text else DEFAULT_PRESET),
         "actors.environments": given.envs,
     }
     for each in given.set:
         key, equals, value = each.partition("=")
         if not equals:
             raise ConfigError(f"--set {each}: expected KEY=VALUE, for example training.alpha=0.02")
-        overrides[key] = _scalar(value)
+        overrides[key] = _value(value)
     if given.task is None and not text:
         raise ConfigError("say what to solve: --task NAME (`leco tasks` lists them), or --config FILE")
     for flag, number in (("--actors", given.actors), ("--threads", given.threads)):
@@ -103,15 +113,12 @@ def _experiment(given: argparse.Namespace) -> Experiment:
     return experiment
 
 
-def _scalar(text: str) -> object:
+def _value(text: str) -> object:
     """A value as TOML has it; a text needs no quotes here."""
-    if text in ("true", "false"):
-        return text == "true"
-    with contextlib.suppress(ValueError):
-        return int(text)
-    with contextlib.suppress(ValueError):
-        return float(text)
-    return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 _LIBC = ctypes.CDLL(None)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from leco.config import Actors, ConfigError, Experiment, Learning, parse, to_toml
 from leco.envs.registry import TASKS
 from leco.methods import METHODS
+from leco.presets import PRESETS
 from leco.settings import Settings
 
 TASK = 'task = "Empty-5x5"\n'
@@ -237,3 +238,23 @@ def test_a_deterministic_run_needs_whole_turns() -> None:
 def test_other_runs_need_none() -> None:
     free = {"actors__environments": 6, "learner__checkpoint_every": 5, "learner__publish_every": 3}
     assert not turns(**free, learner__deterministic=False).learner.deterministic
+
+
+def test_what_an_experiment_says_wins_over_its_preset_and_the_rest_of_it_stays() -> None:
+    laptop = parse(TASK, {"preset": "laptop"})
+    other = parse('preset = "laptop"\n' + TASK + "[training]\nalpha = 0.25\ndecoded = 7")
+    assert laptop.training != parse(TASK).training == parse(TASK, {"preset": "paper"}).training
+    assert other.training == dataclasses.replace(laptop.training, alpha=0.25, decoded=7)
+    assert parse(to_toml(other)) == other
+
+
+def test_a_preset_that_is_none_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match="preset is 'labtop'; did you mean 'laptop'"):
+        parse(TASK, {"preset": "labtop"})
+    with pytest.raises(ConfigError, match="preset is 3; there are: laptop, paper"):
+        parse(TASK, {"preset": 3})
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_can_be_used(name: str) -> None:
+    parse(TASK, {"preset": name})

@@ -56,10 +56,12 @@ def test_flags_describe_the_experiment(started: Started) -> None:
     experiment, folder, rest = started(
         *("--task=DoorKey-5x5", "--method=dsc", "--frames=5e5", "--seed=3", "--envs=8", "--actors=2", "--threads=1"),
         *("--set", "training.alpha=0.25", "--set=training.inner_loss=whole", "--set=learner.keep=1e1"),
+        "--set=training.policy_betas=[0.5, 0.75]",
     )
     assert (experiment.task, experiment.method, experiment.frames, experiment.seed) == ("DoorKey-5x5", "dsc", 500000, 3)
     assert (experiment.actors.environments, experiment.learner.keep) == (8, 10)
     assert (experiment.training.alpha, experiment.training.inner_loss) == (0.25, "whole")
+    assert experiment.training.policy_betas == (0.5, 0.75)
     assert folder == Path("runs") / "DoorKey-5x5-dsc-3"
     assert rest == {"actors": 2, "store": "memory", "threads": 1}
 
@@ -69,8 +71,22 @@ def test_flags_win_over_the_file_and_the_folder_is_enough_to_go_on(started: Star
     (tmp_path / "config.toml").write_text(to_toml(wanted))
     assert started(f"--run={tmp_path}")[:2] == (wanted, tmp_path)
     assert started(f"--config={tmp_path / 'config.toml'}", "--seed=8")[0].seed == 8
-    assert started(f"--run={tmp_path}", "--task=Empty-5x5")[0] == parse("", {"task": "Empty-5x5"})
+    assert started(f"--run={tmp_path}", "--task=Empty-5x5")[0] == parse("", {"task": "Empty-5x5", "preset": "laptop"})
     assert started(f"--run={tmp_path}", "--set=learner.deterministic=false")[0].learner.deterministic is False
+
+
+def test_the_preset_is_for_laptops_unless_a_file_or_a_flag_says_otherwise(started: Started, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('task = "Empty-5x5"\n')
+    paper, laptop = parse(file.read_text()), parse(file.read_text(), {"preset": "laptop"})
+    assert paper.training != laptop.training
+    assert started("--task=Empty-5x5")[0] == laptop
+    assert started("--task=Empty-5x5", "--preset=paper")[0] == paper
+    assert started(f"--config={file}")[0] == paper
+    assert started(f"--config={file}", "--preset=laptop")[0] == laptop
+    file.write_text('preset = "laptop"\ntask = "Empty-5x5"\n')
+    assert started(f"--config={file}")[0] == laptop
+    assert started(f"--config={file}", "--preset=paper")[0] == paper
 
 
 @pytest.mark.parametrize(
