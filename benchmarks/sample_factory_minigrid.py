@@ -42,7 +42,7 @@ SAME_AS_LECO = {
     "rnn_type": "lstm",
     "rnn_size": FEATURES,
     "rnn_num_layers": 1,
-    "normalize_input": False,  # the encoder scales, as leco's does
+    "normalize_input": False,  # leco does not
     "normalize_returns": False,
     "summaries_use_frameskip": False,  # count actions
 }
@@ -51,11 +51,8 @@ SAME_AS_LECO = {
 class MiniGridEncoder(Encoder):  # type: ignore[misc]  # mypy does not see Sample Factory
     """The encoder of leco.nets.policy.MiniGridPolicy."""
 
-    divisor_C11: Tensor
-
     def __init__(self, cfg: Any, _space: Any) -> None:
         super().__init__(cfg)
-        self.register_buffer("divisor_C11", torch.tensor((10.0, 5.0, 2.0)).view(-1, 1, 1), persistent=False)
         layers = nn.Sequential(
             *(nn.Conv2d(3, 32, 3, stride=2, padding=1), nn.ELU()),
             *(nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ELU()),
@@ -67,7 +64,7 @@ class MiniGridEncoder(Encoder):  # type: ignore[misc]  # mypy does not see Sampl
 
     def forward(self, observations: dict[str, Tensor]) -> Tensor:
         """Features [N, 256] of images [N, 7, 7, 3]."""
-        feature_NF: Tensor = self.layers(observations["obs"].permute(0, 3, 1, 2) / self.divisor_C11)
+        feature_NF: Tensor = self.layers(observations["obs"].permute(0, 3, 1, 2).float())
         return feature_NF
 
     def get_out_size(self) -> int:

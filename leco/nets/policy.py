@@ -6,6 +6,7 @@ integers, [T, B, height, width, 3]. Calls with T = 1 that carry the state give w
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -102,13 +103,14 @@ class Policy(nn.Module):
 class MiniGridPolicy(Policy):
     """The policy for MiniGrid's 7 x 7 view of (object, colour, state) integers.
 
-    The paper does not say how the integers enter the convolution: here each channel is divided by its maximum
-    (10, 5, 2). The previous action and reward are not used.
+    The integers enter the first convolution as they are. The previous action and reward are not used.
+
+    Weights begin orthogonal, with a gain that keeps the size of what passes through the encoder. With torch's own beginnings the
+    observation's share of the gates varied by 0.005 (now by 0.13), and agents that count explored more slowly (docs/results).
     """
 
     def __init__(self, actions: int) -> None:
         encoder = nn.Sequential(
-            _Scale((10.0, 5.0, 2.0), shift=0.0),
             *(nn.Conv2d(3, 32, 3, stride=2, padding=1), nn.ELU()),
             *(nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ELU()),
             *(nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ELU()),
@@ -116,6 +118,12 @@ class MiniGridPolicy(Policy):
             nn.Linear(32, FEATURES),
         )
         super().__init__(actions, encoder, image=(7, 7), width=FEATURES, layers=1, feeds_back=False)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 1:
+                nn.init.zeros_(parameter)
+            else:
+                gain = {"encoder": math.sqrt(2), "policy_head": 0.01}.get(name.partition(".")[0], 1.0)
+                nn.init.orthogonal_(parameter, gain)
 
 
 class DmlabPolicy(Policy):

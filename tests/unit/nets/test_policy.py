@@ -128,10 +128,10 @@ def test_an_episode_knows_nothing_of_the_one_before(kind: type[Policy], actions:
     assert not torch.allclose(after.logits_TBA[2:, 1], before.logits_TBA[2:, 1])  # no start: it remembers
 
 
-def test_minigrid_scales_each_channel_by_its_maximum() -> None:
+def test_minigrid_shows_its_integers_as_they_are() -> None:
     policy = make(MiniGridPolicy, 7)
     seen: list[Tensor] = []
-    first = policy.encoder.get_submodule("1")
+    first = policy.encoder.get_submodule("0")
     first.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
     observation = torch.tensor([10, 5, 2], dtype=torch.uint8).expand(T, B, 7, 7, 3).clone()
     observation[..., 6, 0] = 5  # the object at the last column
@@ -139,8 +139,21 @@ def test_minigrid_scales_each_channel_by_its_maximum() -> None:
     policy(observation, *rest, state_of(policy))
     image_NCHW = seen[0]
     assert image_NCHW.shape == (T * B, 3, 7, 7)
-    assert torch.equal(image_NCHW[..., :6], torch.ones(T * B, 3, 7, 6).double())
-    assert image_NCHW[0, :, 0, 6].tolist() == [0.5, 1.0, 1.0]
+    assert image_NCHW[0, :, 0, 0].tolist() == [10.0, 5.0, 2.0]
+    assert image_NCHW[0, :, 0, 6].tolist() == [5.0, 5.0, 2.0]
+
+
+def test_minigrid_begins_orthogonal_so_that_what_is_seen_reaches_the_core() -> None:
+    policy = make(MiniGridPolicy, 7)
+    gains = {"encoder.0": 2.0, "encoder.7": 2.0, "policy_head": 1e-4, "value_head": 1.0}
+    for name, square in gains.items():
+        weight_OI = policy.get_submodule(name).get_parameter("weight").flatten(1)
+        narrow = weight_OI if len(weight_OI) <= weight_OI.shape[1] else weight_OI.t()
+        torch.testing.assert_close(narrow @ narrow.t(), square * torch.eye(len(narrow)).double(), rtol=1e-6, atol=1e-6)
+    assert all((parameter == 0).all() for name, parameter in policy.named_parameters() if "bias" in name)
+    view_NO = (torch.rand(1, 50, 7, 7, 3) * torch.tensor([11, 6, 3])).to(torch.uint8)
+    feature_NF = policy.encoder(view_NO[0].permute(0, 3, 1, 2).double()).detach()
+    assert float(feature_NF.std(0).mean()) > 0.1
 
 
 def test_dmlab_scales_pixels_and_feeds_back_action_and_reward() -> None:
