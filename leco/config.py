@@ -215,6 +215,7 @@ def _check(experiment: Experiment) -> None:
         "training.policy_learning_rate": training.policy_learning_rate,
         "training.intrinsic_learning_rate": training.intrinsic_learning_rate,
         "training.eps": training.eps,
+        "training.reward_scale": training.reward_scale,
     }
     for key, value in positive.items():
         if value <= 0:

@@ -12,6 +12,10 @@ class Settings:
 
     trace_decay  how much of what is seen beyond the next step counts in value targets and advantages: 1 is V-trace as published,
                 less is the lambda of TD(lambda) and of generalised advantages
+    reward_scale  of all rewards. Adam's steps do not grow with the gradient, so values that are small beside a step are never
+                learned well; `entropy` is in units of the scaled reward
+    go_on_after_cuts  whether an episode that its time limit cuts off is valued as if it went on (the action at the cut teaches
+                nothing), instead of being worth nothing from there on, which a policy that does not know the time cannot foresee
     inner_loss  what the modulator is told that the policy descends: only the policy-gradient term, as published, or the
                 whole loss, for which the policy's real step serves
     max_gradient_norm   the policy's gradient is scaled down to this norm where it is larger; None never does
@@ -23,6 +27,8 @@ class Settings:
     lambda_: float = 0.5
     entropy: float = 5e-4
     trace_decay: float = 1.0
+    reward_scale: float = 1.0
+    go_on_after_cuts: bool = False
     policy_learning_rate: float = 3e-4
     intrinsic_learning_rate: float = 3e-4
     policy_betas: tuple[float, float] = (0.9, 0.999)

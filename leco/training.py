@@ -34,6 +34,7 @@ class Batch(NamedTuple):
     previous_reward_B     [B]
     core_state            the policy's recurrent state before the unroll
     count_TB              integers [T, B], at least 1; None if the method does not count
+    cut_TB                bool [T, B], the action was the last before the time limit, without success; None if none was
     """
 
     observation_TBO: Tensor
@@ -45,6 +46,7 @@ class Batch(NamedTuple):
     previous_reward_B: Tensor
     core_state: Tensor
     count_TB: Tensor | None
+    cut_TB: Tensor | None = None
 
 
 class Networks(NamedTuple):

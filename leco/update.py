@@ -64,6 +64,7 @@ def update(
         log_rho_TB=(log_pi_TB - log_prob(batch.behaviour_logits_TBA, batch.action_TB)).detach(),
         discount_TB=settings.gamma * (~batch.start_TB[1:]).to(reward_TB.dtype),
         decay=settings.trace_decay,
+        cut_TB=batch.cut_TB if settings.go_on_after_cuts else None,
     )
     learned = trace(reward_TB, value_TB)  # V^{e+i}: what the policy learns from
 
@@ -88,7 +89,7 @@ def update(
             if virtual:
                 alone = _gradients(gradient_loss, policy, keep=False)
                 inner = _policy_step(policy, alone, state.policy_adam, settings)
-            own = trace(batch.reward_TB, seen.value_TB)  # V^e: the task's own rewards
+            own = trace(settings.reward_scale * batch.reward_TB, seen.value_TB)  # V^e: the task's own rewards
             own_loss = value_loss(value_TB=seen.value_TB[:-1], target_TB=own.target_TB)
             forward = partial(_judged, networks.policy, batch, unique)
             passes = (forward, partial(forward, known=acted.gates))
@@ -154,7 +155,7 @@ def _novelty(batch: Batch, method: Method) -> tuple[Tensor, dict[str, Tensor]]:
 def _reward(
     seen: Seen | None, r_ep_TB: Tensor, batch: Batch, method: Method, settings: Settings
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """r = r_e + alpha r_i, differentiable with respect to the modulator; and its parts, to plot."""
+    """r = scale (r_e + alpha r_i), differentiable with respect to the modulator; and its parts, to plot."""
     stats = {"r_e": batch.reward_TB.mean()}
     r_ta_TB = torch.zeros_like(r_ep_TB)
     if seen is not None and seen.scores_TBA is not None:
@@ -163,10 +164,14 @@ def _reward(
     lambda_ = settings.lambda_ if method.lambda_ is None else method.lambda_
     r_i_TB = intrinsic_reward(r_ep_TB, r_ta_TB, lambda_)
     stats["r_i"] = r_i_TB.mean()
-    return total_reward(batch.reward_TB, r_i_TB, settings.alpha), stats
+    return settings.reward_scale * total_reward(batch.reward_TB, r_i_TB, settings.alpha), stats
 
 
-def _trace(reward_TB: Tensor, value_TB: Tensor, *, log_rho_TB: Tensor, discount_TB: Tensor, decay: float) -> VTrace:
+def _trace(
+    reward_TB: Tensor, value_TB: Tensor, *, log_rho_TB: Tensor, discount_TB: Tensor, decay: float, cut_TB: Tensor | None
+) -> VTrace:
+    if cut_TB is not None:  # as if the rest of the episode, of which nothing is known, were worth what was expected
+        reward_TB = torch.where(cut_TB, value_TB[:-1].detach(), reward_TB)
     return vtrace(
         log_rho_TB=log_rho_TB,
         reward_TB=reward_TB,

@@ -15,6 +15,8 @@ from leco.training import Batch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
     from leco.types import Trajectory
 
 
@@ -37,4 +39,12 @@ def make_batch(trajectories: Sequence[Trajectory], device: torch.device) -> Batc
         ),
         core_state=torch.from_numpy(np.stack([each.core_state for each in trajectories], axis=2)).to(device),
         count_TB=stacked("count").long() if counted else None,
+        cut_TB=torch.from_numpy(np.stack([_cuts(each) for each in trajectories], axis=1)).to(device),
     )
+
+
+def _cuts(trajectory: Trajectory) -> npt.NDArray[np.bool_]:
+    """Which actions [T] ended an episode without success: that was the time limit, in every task there is."""
+    cut_T = trajectory.start[1:].copy()
+    cut_T[cut_T] = [not episode.success for episode in trajectory.episodes]
+    return cut_T

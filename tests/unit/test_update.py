@@ -19,6 +19,8 @@ from leco.update import update
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from leco.training import Batch
+
 MODULATED = ("leco", "leco-ae-lsh", "leco-naive", "lirpg")
 
 
@@ -147,6 +149,50 @@ def test_the_decoder_may_learn_from_a_sample() -> None:
     some = torch.stack([gradient(3, turn) for turn in range(60)])
     assert some.std(0).max() > 0.05 * whole.abs().max(), "the draws differ"
     assert (some.mean(0) - whole).norm() < 0.25 * whole.norm()
+
+
+def cut_batch() -> Batch:
+    """Some of its episodes were cut off, some ended by themselves."""
+    batch = make_batch()
+    cut_TB = batch.start_TB[1:].clone()
+    first, *rest = cut_TB.nonzero().tolist()
+    assert rest, "more than one episode ends"
+    cut_TB[tuple(first)] = False
+    return batch._replace(cut_TB=cut_TB)
+
+
+def test_an_episode_that_goes_on_after_its_cut_is_worth_there_what_was_expected() -> None:
+    nets, batch = networks("no-int"), cut_batch()
+    assert batch.cut_TB is not None
+    state, method = start(nets), find_method("no-int")
+    go_on = Settings(go_on_after_cuts=True)
+    with torch.no_grad():
+        previous_reward_TB = torch.cat([batch.previous_reward_B.unsqueeze(0), batch.reward_TB])
+        previous_action_TB = torch.cat([batch.previous_action_B.unsqueeze(0), batch.action_TB])
+        inputs = (batch.observation_TBO, batch.start_TB, previous_action_TB, previous_reward_TB, batch.core_state)
+        value_TB = nets.policy(*inputs).value_TB[:-1]
+    expected = batch._replace(reward_TB=torch.where(batch.cut_TB, value_TB, batch.reward_TB), cut_TB=None)
+    after, _ = update(nets, state, batch, method, go_on)
+    torch.testing.assert_close(flat(after.policy), flat(update(nets, state, expected, method, Settings())[0].policy))
+    # What is paid at the cut is not looked at, and without the setting nothing of this happens.
+    other = batch._replace(reward_TB=batch.reward_TB + 7 * batch.cut_TB)
+    assert torch.equal(flat(update(nets, state, other, method, go_on)[0].policy), flat(after.policy))
+    plain = update(nets, state, batch, method, Settings())[0]
+    assert torch.equal(
+        flat(plain.policy), flat(update(nets, state, batch._replace(cut_TB=None), method, go_on)[0].policy)
+    )
+    assert not torch.allclose(flat(plain.policy), flat(after.policy))
+
+
+def test_a_scale_is_that_of_all_rewards() -> None:
+    nets, batch = networks(), make_batch()
+    state, method = start(nets), find_method("leco")
+    scaled, _ = update(nets, state, batch, method, Settings(reward_scale=4.0, alpha=0.25))
+    larger = batch._replace(reward_TB=4 * batch.reward_TB)
+    expected, _ = update(nets, state, larger, method, Settings(alpha=1.0))
+    torch.testing.assert_close(flat(scaled.policy), flat(expected.policy))
+    torch.testing.assert_close(flat(scaled.intrinsic), flat(expected.intrinsic))
+    assert not torch.allclose(flat(scaled.policy), flat(update(nets, state, batch, method, Settings())[0].policy))
 
 
 def test_counts_that_are_missing_are_named() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from learner_parts import A, T, networks, trajectory
 from leco.methods import find_method
 from leco.settings import Settings
 from leco.training import start
+from leco.types import EpisodeSummary
 from leco.update import update
 from services.learner.batching import make_batch
 
@@ -56,3 +59,16 @@ def test_types_are_those_that_an_update_takes() -> None:
 def test_counts_are_there_only_if_every_trajectory_has_them(counted: tuple[bool, ...]) -> None:
     batch = make_batch([trajectory(number, counted=each) for number, each in enumerate(counted, 1)], CPU)
     assert batch.count_TB is None
+
+
+def test_an_episode_that_ended_without_success_was_cut_off() -> None:
+    one, two = trajectory(1), trajectory(2)
+    start = np.zeros(T + 1, bool)
+    start[[0, 2, T]] = True  # the first observation's episode began before; two more end inside
+    solved = (EpisodeSummary(0.5, 9, success=True), EpisodeSummary(0.0, 3, success=False))
+    one = dataclasses.replace(one, start=start, episodes=solved)
+    two = dataclasses.replace(two, start=np.zeros(T + 1, bool), episodes=())
+    batch = make_batch([one, two], CPU)
+    assert batch.cut_TB is not None
+    assert batch.cut_TB.nonzero().tolist() == [[T - 1, 0]]
+    assert one.start[2], "the trajectory itself is not changed"
