@@ -45,15 +45,13 @@ PACKAGES = (  # the same torch and MiniGrid as leco's
     "gymnasium==0.29.1",  # it wants one before 1.0,
     "numpy==1.26.4",  # and before 2.0
 )
-SMALL_BUDGET = """\
-[training]
-inner_loss = "whole"
-decoded = 96
-policy_learning_rate = 7e-4
-policy_betas = [0.0, 0.99]
-"""
-LECO = {"no-int": ("no-int", ""), "leco, paper's settings": ("leco", ""), "leco, small budget": ("leco", SMALL_BUDGET)}
+LECO = {
+    "no-int": ("no-int", "paper"),
+    "leco": ("leco", "paper"),
+    "leco, laptop": ("leco", "laptop"),
+}  # method and preset
 THEIRS = "Sample Factory"
+UNROLL, BATCH = 96, 16  # as sample_factory_minigrid.py has them
 # Sample Factory's (workers, environments of each, splits). The first one runs; --layouts measures all of them. It is not settled
 # that it is the fastest: only (2, 16, 2), (1, 32, 2), (2, 8, 2) and (1, 16, 1) were tried, on a machine busy with other work,
 # whose load changed between the tries, so that they say nothing certain. Torch's threads are as Sample Factory sets them.
@@ -197,7 +195,7 @@ def soak(report: Report, minutes: float) -> None:
     """The memory of leco's services over a longer run."""
     samples: list[tuple[float, dict[str, float]]] = []  # (minutes since the warm-up, MB of each service)
     seen: set[int] = set()
-    with folder() as run, running(leco_command("leco", "", run), run / "log") as process:
+    with folder() as run, running(leco_command("leco", "paper", run), run / "log") as process:
         wait(process, run, 0)
         begin = time.monotonic()
         while not samples or samples[-1][0] < minutes:
@@ -222,19 +220,18 @@ def soak(report: Report, minutes: float) -> None:
 
 def leco_run(name: str, seconds: float) -> Run:
     """One run of `leco train`."""
-    method, toml = LECO[name]
-    with folder() as run, running(leco_command(method, toml, run), run / "log") as process:
+    with folder() as run, running(leco_command(*LECO[name], run), run / "log") as process:
         rows = wait(process, run, seconds)
         held = memory(process)
     return Run(rate(rows), held, means(rows))
 
 
-def leco_command(method: str, toml: str, run: Path) -> list[str]:
+def leco_command(method: str, preset: str, run: Path) -> list[str]:
     """`leco train` without an end."""
-    config = run / "given.toml"
-    config.write_text(toml)
     command = [sys.executable, "-m", "services.cli", "train", "--task", TASK, "--method", method, "--frames", "1e9"]
-    return [*command, "--config", str(config), "--run", str(run), "--set", f"learner.record_every={RECORD_EVERY}"]
+    command += ["--preset", preset, "--run", str(run)]
+    settings = (f"learner.record_every={RECORD_EVERY}", f"actors.unroll={UNROLL}", f"learner.batch={BATCH}")
+    return [*command, *(f"--set={each}" for each in settings)]
 
 
 def sample_factory_run(layout: tuple[int, int, int], seconds: float) -> Run:

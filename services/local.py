@@ -82,15 +82,16 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 
 def _experiment(given: argparse.Namespace) -> Experiment:
     """The experiment that the flags describe; that of the folder, if it has one and nothing else is said."""
-    text = given.config.read_text() if given.config is not None else ""
-    if not text and given.task is None and given.run is not None and (given.run / "config.toml").exists():
-        text = (given.run / "config.toml").read_text()
+    file = given.config
+    if file is None and given.task is None and given.run is not None and (given.run / "config.toml").exists():
+        file = given.run / "config.toml"
+    text = "" if file is None else file.read_text()
     overrides = {
         "task": given.task,
         "method": given.method,
         "frames": given.frames,
         "seed": given.seed,
-        "preset": given.preset or (None if text else DEFAULT_PRESET),
+        "preset": given.preset or (DEFAULT_PRESET if file is None else None),
         "actors.environments": given.envs,
     }
     for each in given.set:
@@ -98,7 +99,7 @@ def _experiment(given: argparse.Namespace) -> Experiment:
         if not equals:
             raise ConfigError(f"--set {each}: expected KEY=VALUE, for example training.alpha=0.02")
         overrides[key] = _value(value)
-    if given.task is None and not text:
+    if given.task is None and file is None:
         raise ConfigError("say what to solve: --task NAME (`leco tasks` lists them), or --config FILE")
     for flag, number in (("--actors", given.actors), ("--threads", given.threads)):
         if number < 1:

@@ -87,6 +87,8 @@ def test_the_preset_is_for_laptops_unless_a_file_or_a_flag_says_otherwise(starte
     file.write_text('preset = "laptop"\ntask = "Empty-5x5"\n')
     assert started(f"--config={file}")[0] == laptop
     assert started(f"--config={file}", "--preset=paper")[0] == paper
+    file.write_text("")
+    assert started(f"--config={file}", "--task=Empty-5x5")[0] == paper
 
 
 @pytest.mark.parametrize(
