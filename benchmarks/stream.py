@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from leco.training import Networks
 
 RESULTS = Path(__file__).parent / "results"
-UNROLL, BATCH, ENVIRONMENTS, CLIENTS = 96, 48, 16, 4
+UNROLL, BATCH, ENVIRONMENTS, CLIENTS, EPISODE = 96, 48, 16, 4, 3600
 PIXELS, VIEW = (
     ((72, 96, 3), 15),
     ((7, 7, 3), 7),
@@ -189,7 +189,7 @@ class Learner:
         device = torch.device("cpu")
         while (batch := self._intake.take(BATCH)) is not None:
             if self.stacks:
-                make_batch(batch, device)
+                make_batch(batch, device, max_steps=EPISODE)
 
 
 class BareStream(grpc.GenericRpcHandler):
@@ -444,7 +444,7 @@ def steps(report: Report, repeats: int) -> None:
 
     def stacked() -> float:
         begin = time.process_time()
-        make_batch(batch, torch.device("cpu"))
+        make_batch(batch, torch.device("cpu"), max_steps=EPISODE)
         return (time.process_time() - begin) * 1000 / BATCH
 
     found = alternately(4 * repeats, *map(timed, parts.values()), stacked)

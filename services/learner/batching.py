@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from leco.types import Trajectory
 
 
-def make_batch(trajectories: Sequence[Trajectory], device: torch.device) -> Batch:
-    """B trajectories of one run as tensors. Counts are there if every trajectory has them."""
+def make_batch(trajectories: Sequence[Trajectory], device: torch.device, *, max_steps: int) -> Batch:
+    """B trajectories of one run as tensors. Counts are there if every trajectory has them.
+
+    max_steps: of the task, after which it cuts an episode off.
+    """
 
     def stacked(name: str) -> torch.Tensor:
         return torch.from_numpy(np.stack([getattr(each, name) for each in trajectories], axis=1)).to(device)
@@ -39,12 +42,12 @@ def make_batch(trajectories: Sequence[Trajectory], device: torch.device) -> Batc
         ),
         core_state=torch.from_numpy(np.stack([each.core_state for each in trajectories], axis=2)).to(device),
         count_TB=stacked("count").long() if counted else None,
-        cut_TB=torch.from_numpy(np.stack([_cuts(each) for each in trajectories], axis=1)).to(device),
+        cut_TB=torch.from_numpy(np.stack([_cuts(each, max_steps) for each in trajectories], axis=1)).to(device),
     )
 
 
-def _cuts(trajectory: Trajectory) -> npt.NDArray[np.bool_]:
-    """Which actions [T] ended an episode without success: that was the time limit, in every task there is."""
+def _cuts(trajectory: Trajectory, max_steps: int) -> npt.NDArray[np.bool_]:
+    """Which actions [T] ended an episode only because its time was over."""
     cut_T = trajectory.start[1:].copy()
-    cut_T[cut_T] = [not episode.success for episode in trajectory.episodes]
+    cut_T[cut_T] = [not episode.success and episode.length >= max_steps for episode in trajectory.episodes]
     return cut_T

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from leco.envs.registry import find_task
 from leco.methods import find_method
 from leco.publishing import acting_snapshot
 from leco.update import update
@@ -64,6 +65,7 @@ class Trainer:
         self._intake, self._publish, self._checkpoints = intake, publish, checkpoints
         self._recorder, self._episodes, self._metrics, self._device = recorder, episodes, metrics, device
         self._method = find_method(experiment.method)
+        self._max_steps = find_task(experiment.task).max_steps
         self._frames_of_update = experiment.learner.batch * experiment.actors.unroll
         self._best = best
         self._spent = dict.fromkeys(("waiting", "updating", "publishing"), 0.0)
@@ -109,7 +111,7 @@ class Trainer:
             return False
         newest = self._checkpoints.version(self.state.updates)
         self._lag = newest - sum(each.parameters_version for each in trajectories) / len(trajectories)
-        batch = make_batch(trajectories, self._device)
+        batch = make_batch(trajectories, self._device, max_steps=self._max_steps)
         self.state, stats = update(self._networks, self.state, batch, self._method, self._experiment.training)
         clock.append(time.monotonic())
         if self.state.updates % learner.publish_every == 0:

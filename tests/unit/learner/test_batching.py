@@ -29,7 +29,7 @@ FIELDS = {
 
 def test_each_column_is_a_trajectory() -> None:
     trajectories = [trajectory(number) for number in range(1, 5)]
-    batch = make_batch(trajectories, CPU)
+    batch = make_batch(trajectories, CPU, max_steps=9)
     for b, each in enumerate(trajectories):
         for column, name in FIELDS.items():
             tensor, array = getattr(batch, column), getattr(each, name)
@@ -45,7 +45,7 @@ def test_each_column_is_a_trajectory() -> None:
 
 
 def test_types_are_those_that_an_update_takes() -> None:
-    batch = make_batch([trajectory(1), trajectory(2)], CPU)
+    batch = make_batch([trajectory(1), trajectory(2)], CPU, max_steps=9)
     assert batch.observation_TBO.dtype == torch.uint8
     assert batch.start_TB.dtype == torch.bool
     assert batch.previous_reward_B.dtype == batch.reward_TB.dtype == batch.core_state.dtype == torch.float32
@@ -57,18 +57,19 @@ def test_types_are_those_that_an_update_takes() -> None:
 
 @pytest.mark.parametrize("counted", [(False, False), (True, False), (False, True)])
 def test_counts_are_there_only_if_every_trajectory_has_them(counted: tuple[bool, ...]) -> None:
-    batch = make_batch([trajectory(number, counted=each) for number, each in enumerate(counted, 1)], CPU)
+    batch = make_batch([trajectory(number, counted=each) for number, each in enumerate(counted, 1)], CPU, max_steps=9)
     assert batch.count_TB is None
 
 
-def test_an_episode_that_ended_without_success_was_cut_off() -> None:
+def test_an_episode_was_cut_off_if_its_time_was_over_and_it_was_not_solved() -> None:
     one, two = trajectory(1), trajectory(2)
     start = np.zeros(T + 1, bool)
-    start[[0, 2, T]] = True  # the first observation's episode began before; two more end inside
-    solved = (EpisodeSummary(0.5, 9, success=True), EpisodeSummary(0.0, 3, success=False))
-    one = dataclasses.replace(one, start=start, episodes=solved)
+    start[[0, 1, 2, T]] = True
+    ends = [(9, True), (8, False), (9, False)]  # solved in the last moment, failed before it, cut off
+    episodes = tuple(EpisodeSummary(0.0, length, success=success) for length, success in ends)
+    one = dataclasses.replace(one, start=start, episodes=episodes)
     two = dataclasses.replace(two, start=np.zeros(T + 1, bool), episodes=())
-    batch = make_batch([one, two], CPU)
+    batch = make_batch([one, two], CPU, max_steps=9)
     assert batch.cut_TB is not None
     assert batch.cut_TB.nonzero().tolist() == [[T - 1, 0]]
-    assert one.start[2], "the trajectory itself is not changed"
+    assert one.start[1], "the trajectory itself is not changed"
