@@ -13,7 +13,6 @@ import contextlib
 import datetime as dt
 import itertools
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -28,7 +27,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hashcount import RESULTS, Report
+from hashcount import RESULTS, Report, measured
 
 from services.progress import read_metrics
 
@@ -137,16 +136,9 @@ def install() -> None:
 
 def heading() -> str:
     """Where and with what it was measured."""
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True, check=False).stdout.strip()
-
-    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    changed = " with local changes" if git("status", "--porcelain", "--untracked-files=no") else ""
+    command = shlex.join(["python", "benchmarks/end_to_end.py", *sys.argv[1:]])
     return (
-        f"# Training as a whole\n\n`{shlex.join(['python', 'benchmarks/end_to_end.py', *sys.argv[1:]])}` "
-        f"at commit {git('rev-parse', '--short', 'HEAD') or 'unknown'}{changed}, {dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC.\n"
-        f"{os.cpu_count()} CPUs ({cpu[1] if cpu else platform.machine()}), Python {platform.python_version()}, "
+        f"# Training as a whole\n\n{measured(command)}, "
         f"PyTorch {metadata.version('torch')}; {', '.join(PACKAGES)}. "
         f"Load average of the minute before: {os.getloadavg()[0]:.1f}."
     )

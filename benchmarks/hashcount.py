@@ -87,20 +87,30 @@ class Report:
         self.say("\n".join(lines))
 
 
-def heading(redis_version: str) -> str:
-    """Where and with what it was measured."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    packages = ", ".join(
-        f"{name} {metadata.version(name)}" for name in ("grpcio", "protobuf", "redis", "hiredis", "numpy")
-    )
+def measured(command: str) -> str:
+    """By what, when and on which machine: how the results of a benchmark begin."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], capture_output=True, text=True, check=False).stdout.strip()
+
+    changed = " with local changes" if git("status", "--porcelain", "--untracked-files=no") else ""
     cpu = (
         re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) if Path("/proc/cpuinfo").exists() else None
     )
     return (
-        f"# Hash-count service\n\n`make bench` at commit {commit or 'unknown'}, {dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC.\n"
-        f"{os.cpu_count()} CPUs ({cpu[1] if cpu else platform.machine()}), Python {platform.python_version()}, {packages}; "
+        f"`{command}` at commit {git('rev-parse', '--short', 'HEAD') or 'unknown'}{changed}, "
+        f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC.\n"
+        f"{os.cpu_count()} CPUs ({cpu[1] if cpu else platform.machine()}), Python {platform.python_version()}"
+    )
+
+
+def heading(redis_version: str) -> str:
+    """Where and with what it was measured."""
+    packages = ", ".join(
+        f"{name} {metadata.version(name)}" for name in ("grpcio", "protobuf", "redis", "hiredis", "numpy")
+    )
+    return (
+        f"# Hash-count service\n\n{measured('make bench')}, {packages}; "
         f"{redis_version}, without persistence. Client, service and store share these CPUs. "
         f"A call is one actor's unroll: {EPISODES} episodes x {UNROLL} codes = {EPISODES * UNROLL:,} counts; "
         f"a code has {WIDTH} bytes."

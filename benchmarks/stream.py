@@ -16,8 +16,6 @@ import datetime as dt
 import itertools
 import json
 import os
-import platform
-import re
 import statistics
 import subprocess
 import sys
@@ -33,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import grpc
 import numpy as np
 import torch
-from hashcount import Report, alternately, ratios, spread
+from hashcount import Report, alternately, measured, ratios, spread
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -125,18 +123,10 @@ async def beside_the_learner(report: Report, arguments: argparse.Namespace) -> N
 
 def heading() -> str:
     """Where and with what it was measured."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
     packages = ", ".join(f"{name} {metadata.version(name)}" for name in ("grpcio", "protobuf", "numpy", "torch"))
-    cpu = (
-        re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) if Path("/proc/cpuinfo").exists() else None
-    )
     command = " ".join(["python benchmarks/stream.py", *sys.argv[1:]])
     return (
-        f"# Between actors and learner\n\n`{command}` at commit {commit or 'unknown'}, "
-        f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC.\n{os.cpu_count()} CPUs "
-        f"({cpu[1] if cpu else platform.machine()}), Python {platform.python_version()}, {packages}. Clients and learner "
+        f"# Between actors and learner\n\n{measured(command)}, {packages}. Clients and learner "
         f"share these CPUs; the load average when it began was {os.getloadavg()[0]:.1f}. Numbers: median (least to most)."
     )
 
