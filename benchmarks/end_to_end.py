@@ -27,7 +27,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hashcount import RESULTS, Report, measured
+from hashcount import RESULTS, Report, measured, spread
 
 from services.progress import read_metrics
 
@@ -172,7 +172,7 @@ def compare(report: Report, turns: int, seconds: float) -> None:
     for name in LECO:
         held = [[run.memory.get(each) for run in found[name]] for each in SERVICES]
         spent = [[run.means[each] for run in found[name]] for each in MEANS]
-        rows.append((name, *(spread(each, ",.0f") for each in held), *(spread(each, ".2f") for each in spent)))
+        rows.append((name, *(cell(each, ",.0f") for each in held), *(spread(each, ".2f") for each in spent)))
     report.table(("method", *SERVICES, *MEANS), rows)
 
 
@@ -362,10 +362,10 @@ def stat(pid: int) -> list[str]:
         return []
 
 
-def spread(values: Sequence[float | None], form: str) -> str:
+def cell(values: Sequence[float | None], form: str) -> str:
     """Median and range, as a cell of a table; a dash for what is not there."""
     known = [value for value in values if value is not None]
-    return f"{statistics.median(known):{form}} ({min(known):{form}} to {max(known):{form}})" if known else "-"
+    return spread(known, form) if known else "-"
 
 
 if __name__ == "__main__":
