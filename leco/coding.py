@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from leco.methods import Method
     from leco.nets.intrinsic import Intrinsic
+    from leco.settings import HashSize
 
 # Height, width and levels of what DSC keeps, and the largest value of each channel, by the shape of an observation.
 _DSC: dict[tuple[int, ...], tuple[tuple[int, int], int, tuple[int, int, int]]] = {
@@ -45,7 +46,12 @@ class Coder(NamedTuple):
             return self.hash_(unique.observation_UO)[unique.index_N].numpy()
 
 
-def make_coder(method: Method, observation_shape: tuple[int, ...], intrinsic: Intrinsic | None) -> Coder | None:
+def make_coder(
+    method: Method,
+    observation_shape: tuple[int, ...],
+    intrinsic: Intrinsic | None,
+    hash_size: HashSize | None = None,
+) -> Coder | None:
     """The hash of a method; None if the method counts nothing.
 
     Args:
@@ -53,11 +59,14 @@ def make_coder(method: Method, observation_shape: tuple[int, ...], intrinsic: In
         observation_shape: O...
         intrinsic: The networks of a method whose hash is learned. The hash follows their parameters, and is to be used while
             they are in evaluation mode.
+        hash_size: Of DSC's codes, where it is not the paper's. A learned hash has its size from its networks.
     """
     if not method.counts:
         return None
     if method.hash is Hash.DSC:
         size, levels, maximum = _DSC[observation_shape]
+        if hash_size is not None:
+            size, levels = hash_size.size or size, hash_size.codes or levels
         width = size[0] * size[1] * observation_shape[-1]
         return Coder(width, partial(dsc_code, size=size, levels=levels, maximum=maximum))
     if intrinsic is None:

@@ -1,4 +1,4 @@
-"""An experiment: what is trained, how, and on what. TOML in, a frozen value out; an unknown key is an error.
+"""An experiment from TOML, and back: a frozen value out; an unknown key is an error.
 
     task = "KeyCorridorS3R3"
     method = "leco"
@@ -20,77 +20,17 @@ import math
 import tomllib
 import types
 import typing
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from leco.envs.registry import find_task
+from leco.experiment import Actors, ConfigError, Experiment, Learning, check
 from leco.methods import find_method
 from leco.presets import with_preset
-from leco.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
-class ConfigError(ValueError):
-    """A configuration that cannot be used. The text says which key, and what it should be."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Actors:
-    """How actors play.
-
-    environments  how many one actor steps side by side
-    unroll        actions in a trajectory
-    """
-
-    environments: int = 16
-    unroll: int = 96
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learning:
-    """How the learner runs. Everything is counted in updates, but the queue, which is in trajectories.
-
-    batch             trajectories in a batch
-    queue             trajectories received and not yet trained on, with those on their way: one batch, because what waits grows
-                      old; with several actors at least a batch and the environments of all of them
-    max_lag           a trajectory of parameters older than this many versions is dropped
-    publish_every     how often actors can get new parameters
-    checkpoint_every  how often the state is saved
-    keep              how many of the newest checkpoints are kept, beside the best
-    record_every      how often a line is written to metrics.csv and TensorBoard
-    deterministic     one actor takes turns with the learner, and every run with the same seed gives the same numbers, also when
-                      it is stopped and resumed; slower. It ends with the first checkpoint that has all frames, and what was
-                      played before the last checkpoint is dropped by its version, whatever max_lag is
-    """
-
-    batch: int = 16
-    queue: int = 16
-    max_lag: int = 20
-    publish_every: int = 1
-    checkpoint_every: int = 500
-    keep: int = 3
-    record_every: int = 20
-    deterministic: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
-    """All there is to know about a run, but where it runs.
-
-    task, method  by name; see `leco tasks` and `leco methods`
-    seed          of networks, actions and levels
-    frames        actions in the environments after which training ends
-    """
-
-    task: str
-    method: str = "leco"
-    seed: int = 1
-    frames: int = 5_000_000
-    actors: Actors = field(default_factory=Actors)
-    learner: Learning = field(default_factory=Learning)
-    training: Settings = field(default_factory=Settings)
+__all__ = ["Actors", "ConfigError", "Experiment", "Learning", "parse", "to_toml"]
 
 
 def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
@@ -121,9 +61,13 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
     table |= {"task": task.name, "method": method.name}
     training = table.setdefault("training", {})
     if isinstance(training, dict):
+        pixels = task.observation_shape != (7, 7, 3)
         training.setdefault("gamma", task.gamma)
+        training.setdefault("alpha", method.alphas[pixels])
+        training.setdefault("novelty_learning_rate", method.novelty_learning_rate)
+        training.setdefault("reward_shaping", "soft-asymmetric" if task.simulator == "dmlab" else "none")
     experiment: Experiment = _read(Experiment, table, "")
-    _check(experiment)
+    check(experiment)
     return experiment
 
 
@@ -198,77 +142,3 @@ def _value(kind: Any, value: Any, path: str) -> Any:
         return value
     expected = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}[kind]
     raise ConfigError(f"{path} is {value!r}, expected {expected}")
-
-
-def _check(experiment: Experiment) -> None:
-    """Ranges, each with its reason."""
-    actors, learner, training = experiment.actors, experiment.learner, experiment.training
-    positive = {
-        "frames": experiment.frames,
-        "actors.environments": actors.environments,
-        "actors.unroll": actors.unroll,
-        "learner.batch": learner.batch,
-        "learner.publish_every": learner.publish_every,
-        "learner.checkpoint_every": learner.checkpoint_every,
-        "learner.keep": learner.keep,
-        "learner.record_every": learner.record_every,
-        "training.policy_learning_rate": training.policy_learning_rate,
-        "training.intrinsic_learning_rate": training.intrinsic_learning_rate,
-        "training.eps": training.eps,
-        "training.reward_scale": training.reward_scale,
-    }
-    for key, value in positive.items():
-        if value <= 0:
-            raise ConfigError(f"{key} is {value}, expected more than 0")
-    shares = {
-        "training.gamma": training.gamma,
-        "training.lambda": training.lambda_,
-        "training.trace_decay": training.trace_decay,
-    }
-    for key, value in shares.items():
-        if not 0 <= value <= 1:
-            raise ConfigError(f"{key} is {value}, expected 0 to 1")
-    for key, betas in (("policy_betas", training.policy_betas), ("intrinsic_betas", training.intrinsic_betas)):
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ConfigError(f"training.{key} is {list(betas)}, expected two numbers from 0 to below 1")
-    not_negative = {"seed": experiment.seed, "learner.max_lag": learner.max_lag, "training.alpha": training.alpha}
-    not_negative["training.entropy"] = training.entropy
-    for key, value in not_negative.items():
-        if value < 0:
-            raise ConfigError(f"{key} is {value}, expected 0 or more")
-    if training.max_gradient_norm is not None and training.max_gradient_norm <= 0:
-        raise ConfigError(
-            f"training.max_gradient_norm is {training.max_gradient_norm}, expected more than 0; leave it out for no limit"
-        )
-    if training.decoded is not None and training.decoded < 1:
-        raise ConfigError(f"training.decoded is {training.decoded}, expected at least 1; leave it out to decode all")
-    if learner.queue < learner.batch:
-        raise ConfigError(
-            f"learner.queue is {learner.queue}, expected at least learner.batch ({learner.batch}): "
-            "a batch must fit in the queue, or training waits for ever"
-        )
-    _check_turns(actors, learner)
-
-
-def _check_turns(actors: Actors, learner: Learning) -> None:
-    """In a deterministic run an unroll of all environments is used up by whole updates, and then actors get new parameters."""
-    if not learner.deterministic:
-        return
-    if actors.environments % learner.batch != 0:
-        raise ConfigError(
-            f"actors.environments is {actors.environments}, expected a multiple of learner.batch ({learner.batch}) because "
-            "learner.deterministic is true: what is played in a turn must be used up by whole updates"
-        )
-    turn = actors.environments // learner.batch
-    if turn % learner.publish_every != 0:
-        raise ConfigError(
-            f"learner.publish_every is {learner.publish_every}, expected a divisor of {turn}, the updates of a turn "
-            "(actors.environments / learner.batch), because learner.deterministic is true: the actor waits for the parameters "
-            "after each turn"
-        )
-    if learner.checkpoint_every % turn != 0:
-        raise ConfigError(
-            f"learner.checkpoint_every is {learner.checkpoint_every}, expected a multiple of {turn}, the updates of a turn "
-            "(actors.environments / learner.batch), because learner.deterministic is true: a run can only go on from the end "
-            "of a turn"
-        )

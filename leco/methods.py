@@ -29,6 +29,14 @@ class Novelty(enum.Enum):
     NONE = "-"
     COUNT = "1/sqrt(N)"
     """An observation whose code was seen seldom in this episode."""
+    GAIN = "max(n(s') - 0.5 n(s), 0) if N = 1"
+    """A step into what is less known than what it comes from, the first time in the episode; n is RND's error."""
+    ERROR = "RND error"
+    """An observation that a network cannot foresee, having seen few like it in the run."""
+    IMPACT = "||phi(s') - phi(s)|| / sqrt(N)"
+    """A large change of what the agent can influence."""
+    ADVERSARIAL = "floor(1/sqrt(N)), and an adversary"
+    """A first visit in the episode; and actions that an adversary, which imitates the policy, does not foresee."""
 
 
 class Modulation(enum.Enum):
@@ -49,6 +57,8 @@ class Method:
         name: As on the command line.
         hash, novelty, modulation: The three columns.
         lambda_: The share of the modulator in r_i that the method is defined by; None if it is a setting.
+        alphas: What `alpha` is by default, for views of MiniGrid and for pixels.
+        novelty_learning_rate: What that is by default.
         description: For people.
     """
 
@@ -57,6 +67,8 @@ class Method:
     novelty: Novelty
     modulation: Modulation
     lambda_: float | None = None
+    alphas: tuple[float, float] = (0.01, 0.01)
+    novelty_learning_rate: float = 1e-4
     description: str = ""
 
     @property
@@ -99,6 +111,35 @@ _ROWS = (
         description="the modulator is told the count and replaces it",
     ),
     Method("lirpg", Hash.VQ, Novelty.NONE, Modulation.ADDITIVE, lambda_=1.0, description="the modulator alone"),
+    Method(
+        "noveld",
+        Hash.VQ,
+        Novelty.GAIN,
+        Modulation.NONE,
+        lambda_=0.0,
+        alphas=(0.05, 0.01),
+        description="NovelD: first steps into what RND knows less well",
+    ),
+    Method("rnd", Hash.NONE, Novelty.ERROR, Modulation.NONE, lambda_=0.0, description="random network distillation"),
+    Method(
+        "ride",
+        Hash.VQ,
+        Novelty.IMPACT,
+        Modulation.NONE,
+        lambda_=0.0,
+        alphas=(0.1, 0.01),
+        description="RIDE: actions with an impact on learned features",
+    ),
+    Method(
+        "agac",
+        Hash.VQ,
+        Novelty.ADVERSARIAL,
+        Modulation.NONE,
+        lambda_=0.0,
+        alphas=(0.0125, 0.0125),
+        novelty_learning_rate=9e-5,
+        description="AGAC: first visits, and actions that an adversary does not foresee",
+    ),
 )
 METHODS = {row.name: row for row in _ROWS}
 

@@ -2,35 +2,68 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from leco.methods import Hash, Modulation
-from leco.nets.intrinsic import dmlab_intrinsic, minigrid_intrinsic
-from leco.nets.policy import DmlabPolicy, MiniGridPolicy
+from leco.methods import Hash, Method, Modulation, Novelty
+from leco.nets.curiosity import Dynamics, Embedding, Rnd, dmlab_embedding, minigrid_embedding
+from leco.nets.intrinsic import Intrinsic, dmlab_intrinsic, minigrid_intrinsic
+from leco.nets.policy import DmlabPolicy, MiniGridPolicy, Policy
+from leco.settings import HashSize
 from leco.training import Networks
 
 if TYPE_CHECKING:
-    from leco.methods import Method
-
-_KINDS = {(7, 7, 3): (MiniGridPolicy, minigrid_intrinsic), (72, 96, 3): (DmlabPolicy, dmlab_intrinsic)}
+    from collections.abc import Callable
 
 
-def build(method: Method, observation_shape: tuple[int, ...], actions: int) -> Networks:
+class _Kind(NamedTuple):
+    """How networks are made for one kind of observation."""
+
+    policy: Callable[[int], Policy]
+    intrinsic: Callable[..., Intrinsic]
+    embedding: Callable[[], Embedding]
+
+
+_KINDS = {
+    (7, 7, 3): _Kind(MiniGridPolicy, minigrid_intrinsic, minigrid_embedding),
+    (72, 96, 3): _Kind(DmlabPolicy, dmlab_intrinsic, dmlab_embedding),
+}
+
+
+def build(
+    method: Method, observation_shape: tuple[int, ...], actions: int, hash_size: HashSize | None = None
+) -> Networks:
     """Fresh networks, from torch's random numbers.
 
     Args:
-        method: Decides whether there is an intrinsic module, its hash, and what its modulator is told.
+        method: Decides whether there is an intrinsic module, its hash, what its modulator is told, and what novelty needs.
         observation_shape: Of one observation: (7, 7, 3) for MiniGrid's views, (72, 96, 3) for pixels.
         actions: How many the task has.
+        hash_size: Of the codes, where it is not the paper's.
 
     Raises:
-        ValueError: no networks are known for such observations.
+        ValueError: no networks are known for such observations, or for such codes.
     """
     if observation_shape not in _KINDS:
         known = " and ".join(map(str, _KINDS))
         raise ValueError(f"there are networks for observations of shape {known}, not {observation_shape}")
-    policy, intrinsic = _KINDS[observation_shape]
-    if not method.learns_hash:
-        return Networks(policy(actions), None)
-    told = method.modulation is Modulation.REPLACING
-    return Networks(policy(actions), intrinsic(actions, bits=method.hash is Hash.AE_LSH, told_novelty=told))
+    kind = _KINDS[observation_shape]
+    policy, intrinsic = kind.policy(actions), None
+    if method.learns_hash:
+        told = method.modulation is Modulation.REPLACING
+        size = hash_size or HashSize()
+        intrinsic = kind.intrinsic(actions, size, bits=method.hash is Hash.AE_LSH, told_novelty=told)
+    return Networks(policy, intrinsic, _novelty(method, kind, actions))
+
+
+def _novelty(method: Method, kind: _Kind, actions: int) -> Rnd | Dynamics | Policy | None:
+    match method.novelty:
+        case Novelty.GAIN:
+            return Rnd(kind.embedding(), kind.embedding(), normalises=False)
+        case Novelty.ERROR:
+            return Rnd(kind.embedding(), kind.embedding(), normalises=True)
+        case Novelty.IMPACT:
+            return Dynamics(kind.embedding(), actions)
+        case Novelty.ADVERSARIAL:
+            return kind.policy(actions)
+        case _:
+            return None

@@ -11,8 +11,9 @@ from typing import Any
 
 # For 0.5 to 20 million frames on a few processors, where the paper has 200 million on two GPUs. Rewards are scaled up, and an
 # episode that its time limit cuts off goes on in its value, so that the value is learned at all in this time; advantages vary
-# less; steps are larger and have no momentum, so that delay does not make them unstable; and the decoder learns from a sample,
-# which saves a fifth of an update. `entropy` is the paper's in the scale of the rewards. docs/results says what was measured.
+# less; steps are larger and have no momentum, so that delay does not make them unstable; the modulator learns slowly, so that the
+# first few successes make it no superstition; and the decoder learns from a sample, which saves a fifth of an update. Entropy is
+# the paper's in the scale of the rewards. docs/results says what was measured.
 LAPTOP = """\
 [training]
 policy_learning_rate = 5e-4
@@ -21,6 +22,7 @@ trace_decay = 0.95
 reward_scale = 20
 go_on_after_cuts = true
 entropy = 0.01
+modulator_learning_rate = 3e-5
 inner_loss = "whole"
 decoded = 96
 """

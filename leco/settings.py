@@ -18,6 +18,16 @@ class Settings:
                 nothing), instead of being worth nothing from there on, which a policy that does not know the time cannot foresee
     inner_loss  what the modulator is told that the policy descends: only the policy-gradient term, as published, or the
                 whole loss, for which the policy's real step serves
+    modulator_learning_rate   None for that of the whole intrinsic module. An action's score is a sum over 512 units
+                whose weights Adam moves all at once, however rare the reward that moved them was
+    adaptive_lambda     whether lambda follows the magnitude of the novelty: the modulator then weighs, against the mean of r_ep
+                in the batch, what `lambda` says it should weigh against 1, and cannot drown a novelty that has become small
+    inter_episode   the share of the run-wide count in r_ep = (1 - share) / sqrt(N in the episode) + share / sqrt(N in the run);
+                0 asks the hash-count service for no run-wide counts
+    novelty_learning_rate   of the networks that only a novelty needs: RND's predictor, RIDE's dynamics, AGAC's adversary
+    adversary   AGAC's c, what an action that the adversary does not foresee is worth; falls to 0 in the course of the run
+    reward_shaping   what the learner makes of the task's rewards before all else; episodes are reported with the task's own.
+                soft-asymmetric: 5 tanh(r / 5), times 0.3 where it is negative, as IMPALA on DMLab
     max_gradient_norm   the policy's gradient is scaled down to this norm where it is larger; None never does
     decoded     how many observations of a batch the decoder learns from, drawn by how often each occurs; None for all
     """
@@ -31,9 +41,30 @@ class Settings:
     go_on_after_cuts: bool = False
     policy_learning_rate: float = 3e-4
     intrinsic_learning_rate: float = 3e-4
+    modulator_learning_rate: float | None = None
     policy_betas: tuple[float, float] = (0.9, 0.999)
     intrinsic_betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
+    adaptive_lambda: bool = False
+    inter_episode: float = 0.0
+    novelty_learning_rate: float = 1e-4
+    adversary: float = 4e-4
+    reward_shaping: Literal["none", "soft-asymmetric"] = "none"
     inner_loss: Literal["policy-gradient", "whole"] = "policy-gradient"
     max_gradient_norm: float | None = None
     decoded: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashSize:
+    """How large codes are; what is left out (None) is the paper's choice for this kind of observation.
+
+    size    height and width of what VQ and DSC make of an observation. VQ on MiniGrid: any, for its picture is four times as
+            large; on pixels (2, 3) or (4, 6)
+    codes   K: the vectors of VQ's codebook, and the levels of DSC; 2 to 256
+    bits    of an AE-LSH code
+    """
+
+    size: tuple[int, int] | None = None
+    codes: int | None = None
+    bits: int | None = None

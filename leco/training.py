@@ -14,6 +14,7 @@ from leco.algo.adam import AdamState, adam_start
 from leco.settings import Settings
 
 if TYPE_CHECKING:
+    from leco.nets.curiosity import Dynamics, Rnd
     from leco.nets.intrinsic import Intrinsic
     from leco.nets.policy import Policy
 
@@ -35,6 +36,9 @@ class Batch(NamedTuple):
     core_state            the policy's recurrent state before the unroll
     count_TB              integers [T, B], at least 1; None if the method does not count
     cut_TB                bool [T, B], the action was the last before the time limit, without success; None if none was
+    terminal_observation_FO   uint8 [F, O...], the true last observations of the F episodes that ended, by time and then by
+                          unroll; None if the method does not look at them
+    run_count_TB          integers [T, B], at least 1, over the whole run; None if they are not counted
     """
 
     observation_TBO: Tensor
@@ -47,13 +51,20 @@ class Batch(NamedTuple):
     core_state: Tensor
     count_TB: Tensor | None
     cut_TB: Tensor | None = None
+    terminal_observation_FO: Tensor | None = None
+    run_count_TB: Tensor | None = None
 
 
 class Networks(NamedTuple):
-    """What is computed, without the numbers: parameters are in `State`. `intrinsic` is None for methods without one."""
+    """What is computed, without the numbers: parameters are in `State`. None for what a method does not have.
+
+    intrinsic  hash, modulator and V^e
+    novelty    what only the method's novelty needs; AGAC's adversary is a policy
+    """
 
     policy: Policy
     intrinsic: Intrinsic | None
+    novelty: Rnd | Dynamics | Policy | None = None
 
 
 class State(NamedTuple):
@@ -64,13 +75,34 @@ class State(NamedTuple):
     intrinsic: Named
     intrinsic_adam: AdamState
     running: Named  # statistics of the intrinsic module's batch norms
+    novelty: Named
+    novelty_adam: AdamState
+    novelty_running: Named  # moments that the novelty's networks keep
     updates: int
 
 
 def start(networks: Networks) -> State:
     """The state of networks as they were made."""
-    policy = {name: p.detach().clone() for name, p in networks.policy.named_parameters()}
-    net = networks.intrinsic if networks.intrinsic is not None else nn.Module()
-    intrinsic = {name: p.detach().clone() for name, p in net.named_parameters()}
-    running = {name: b.detach().clone() for name, b in net.named_buffers()}
-    return State(policy, adam_start(policy), intrinsic, adam_start(intrinsic), running, updates=0)
+    policy, _ = _numbers(networks.policy)
+    intrinsic, running = _numbers(networks.intrinsic)
+    novelty, novelty_running = _numbers(networks.novelty)
+    return State(
+        policy=policy,
+        policy_adam=adam_start(policy),
+        intrinsic=intrinsic,
+        intrinsic_adam=adam_start(intrinsic),
+        running=running,
+        novelty=novelty,
+        novelty_adam=adam_start(novelty),
+        novelty_running=novelty_running,
+        updates=0,
+    )
+
+
+def _numbers(net: nn.Module | None) -> tuple[Named, Named]:
+    """Parameters and buffers; none of no network."""
+    net = net or nn.Module()
+    return (
+        {name: p.detach().clone() for name, p in net.named_parameters()},
+        {name: b.detach().clone() for name, b in net.named_buffers()},
+    )

@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from leco.algo.adam import adam, adam_sensitivity, clip, clip_transposed
-from leco.algo.bonus import episodic_bonus, intrinsic_reward, modulation, total_reward
+from leco.algo.bonus import adapted_lambda, intrinsic_reward, modulation, soft_asymmetric, total_reward
 from leco.algo.dedup import distinct
 from leco.algo.losses import entropy, log_prob, policy_gradient_loss, value_loss
 from leco.algo.meta import reward_weights
 from leco.algo.vtrace import vtrace
-from leco.methods import Method, Novelty
+from leco.following import follow, previous_action
+from leco.novelty import judge
 from leco.seeing import Chance, see
-from leco.training import Batch, Named, Networks, Settings, State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,31 +33,51 @@ if TYPE_CHECKING:
     from leco.algo.dedup import Distinct
     from leco.algo.meta import Forward, RewardWeights
     from leco.algo.vtrace import VTrace
-    from leco.nets.policy import Policy, PolicyOutput
+    from leco.methods import Method
+    from leco.nets.policy import Policy
+    from leco.novelty import Novel
     from leco.seeing import Seen
+    from leco.training import Batch, Named, Networks, Settings, State
 
 
 def update(
-    networks: Networks, state: State, batch: Batch, method: Method, settings: Settings
+    networks: Networks, state: State, batch: Batch, method: Method, settings: Settings, *, progress: float = 0.0
 ) -> tuple[State, dict[str, float]]:
     """One step on one batch.
+
+    Args:
+        networks: What is computed.
+        state: With which numbers.
+        batch: What was played.
+        method, settings: How it is learned from.
+        progress: The share of the run that is done, for what falls in its course.
 
     Returns:
         The state after it, and what to plot.
     """
     policy, intrinsic, running = _leaves(state.policy), _leaves(state.intrinsic), _copies(state.running)
+    novelty, novelty_running = _leaves(state.novelty), _copies(state.novelty_running)
     unique = distinct(batch.observation_TBO.flatten(0, 1))
-    acted = _act(networks.policy, policy, batch, unique)
+    acted = follow(networks.policy, policy, batch, unique)
     logits_TBA, value_TB = acted.logits_TBA[:-1], acted.value_TB
     log_pi_TB = log_prob(logits_TBA, batch.action_TB)
 
-    r_ep_TB, stats = _novelty(batch, method)
-    seen = None
+    novel = judge(
+        networks.novelty,
+        {**novelty, **novelty_running},
+        batch,
+        unique=unique,
+        method=method,
+        settings=settings,
+        logits_TBA=logits_TBA,
+    )
+    r_ep_TB, stats, seen = novel.r_ep_TB, novel.stats, None
     if networks.intrinsic is not None:
         chance = Chance(settings.decoded, state.updates)
         tensors = {**intrinsic, **running}
         seen = see(networks.intrinsic, tensors, batch, unique, method, r_ep_TB=r_ep_TB, chance=chance)
-    reward_TB, parts = _reward(seen, r_ep_TB, batch, method, settings)
+    r_e_TB = _shaped(batch.reward_TB, settings)
+    reward_TB, parts = _reward(seen, batch, method, settings, r_e_TB=r_e_TB, r_ep_TB=r_ep_TB)
     trace = partial(
         _trace,
         log_rho_TB=(log_pi_TB - log_prob(batch.behaviour_logits_TBA, batch.action_TB)).detach(),
@@ -67,6 +86,7 @@ def update(
         cut_TB=batch.cut_TB if settings.go_on_after_cuts else None,
     )
     learned = trace(reward_TB, value_TB)  # V^{e+i}: what the policy learns from
+    learned = _opposed(learned, novel, settings.reward_scale * settings.adversary * (1 - progress))
 
     gradient_loss = policy_gradient_loss(
         log_prob_TB=log_pi_TB, advantage_TB=learned.advantage_TB, rho_TB=learned.rho_TB
@@ -77,19 +97,27 @@ def update(
     virtual = modulated and settings.inner_loss == "policy-gradient"
     gradients = _gradients(gradient_loss + critic_loss - settings.entropy * uncertainty, policy, keep=virtual)
     step = _policy_step(policy, gradients, state.policy_adam, settings)
-    stats["gradient_norm"] = step.clipped.norm
     stats |= parts | {"policy_gradient_loss": gradient_loss, "value_loss": critic_loss, "entropy": uncertainty}
-    stats["distinct_share"] = (unique.multiplicity_U > 0).sum() / len(unique.index_N)
+    stats |= {
+        "gradient_norm": step.clipped.norm,
+        "distinct_share": (unique.multiplicity_U > 0).sum() / len(unique.index_N),
+    }
 
-    new_intrinsic, intrinsic_adam = state.intrinsic, state.intrinsic_adam
+    after = state._replace(
+        policy=step.after,
+        policy_adam=step.adam,
+        running=running,
+        novelty_running=novelty_running,
+        updates=state.updates + 1,
+    )
     if seen is not None:
-        loss = seen.hash_loss
+        loss = stats["hash_loss"] = seen.hash_loss
         if seen.value_TB is not None:
             inner = step
             if virtual:
                 alone = _gradients(gradient_loss, policy, keep=False)
                 inner = _policy_step(policy, alone, state.policy_adam, settings)
-            own = trace(settings.reward_scale * batch.reward_TB, seen.value_TB)  # V^e: the task's own rewards
+            own = trace(settings.reward_scale * r_e_TB, seen.value_TB)  # V^e: the task's own rewards
             own_loss = value_loss(value_TB=seen.value_TB[:-1], target_TB=own.target_TB)
             forward = partial(_judged, networks.policy, batch, unique)
             passes = (forward, partial(forward, known=acted.gates))
@@ -99,72 +127,35 @@ def update(
                 outer = outer + (answer.target_TB * learned.target_TB).sum()
             loss = loss + own_loss + outer
             stats["value_e_loss"] = own_loss
-        new_intrinsic, intrinsic_adam = adam(
-            intrinsic,
-            _gradients(loss, intrinsic, keep=False),
-            intrinsic_adam,
-            learning_rate=settings.intrinsic_learning_rate,
-            betas=settings.intrinsic_betas,
-            eps=settings.eps,
-        )
-        stats["hash_loss"] = seen.hash_loss
-    after = State(step.after, step.adam, new_intrinsic, intrinsic_adam, running, state.updates + 1)
+        moved = _descend(loss, intrinsic, state.intrinsic_adam, settings.intrinsic_learning_rate, settings)
+        after = after._replace(intrinsic=_held_back(state.intrinsic, moved[0], settings), intrinsic_adam=moved[1])
+    if novel.loss is not None:
+        moved = _descend(novel.loss, novelty, state.novelty_adam, settings.novelty_learning_rate, settings)
+        after = after._replace(novelty=moved[0], novelty_adam=moved[1])
     return after, {name: value.item() for name, value in stats.items()}
 
 
-def _act(
-    network: Policy,
-    policy: Mapping[str, Tensor],
-    batch: Batch,
-    unique: Distinct,
-    known: tuple[Tensor, ...] | None = None,
-) -> PolicyOutput:
-    """What the policy with these parameters says of all T+1 observations."""
-    previous_reward_TB = torch.cat([batch.previous_reward_B.unsqueeze(0), batch.reward_TB])
-    output: PolicyOutput = functional_call(
-        network,
-        dict(policy),
-        (
-            unique.observation_UO,
-            batch.start_TB,
-            _previous_action(batch),
-            previous_reward_TB.masked_fill(batch.start_TB, 0.0),
-            batch.core_state,
-        ),
-        {"index_TB": unique.index_N.view(batch.start_TB.shape), "known": known},
-    )
-    return output
-
-
-def _previous_action(batch: Batch) -> Tensor:
-    """a[t-1] before each of the T+1 observations; -1 at the first of an episode."""
-    action_TB = torch.cat([batch.previous_action_B.long().unsqueeze(0), batch.action_TB.long()])
-    return action_TB.masked_fill(batch.start_TB, -1)
-
-
-def _novelty(batch: Batch, method: Method) -> tuple[Tensor, dict[str, Tensor]]:
-    """r_ep, zero for a method that asks for none; and what to plot of it."""
-    if method.novelty is Novelty.NONE:
-        return torch.zeros_like(batch.reward_TB), {}
-    if batch.count_TB is None:
-        raise ValueError(f"method {method.name!r} needs counts, and this batch has none")
-    r_ep_TB = episodic_bonus(batch.count_TB, batch.reward_TB.dtype)
-    return r_ep_TB, {"r_ep": r_ep_TB.mean(), "new_code_share": (batch.count_TB == 1).to(r_ep_TB.dtype).mean()}
+def _shaped(reward_TB: Tensor, settings: Settings) -> Tensor:
+    """The task's rewards as the learner takes them."""
+    return soft_asymmetric(reward_TB) if settings.reward_shaping == "soft-asymmetric" else reward_TB
 
 
 def _reward(
-    seen: Seen | None, r_ep_TB: Tensor, batch: Batch, method: Method, settings: Settings
+    seen: Seen | None, batch: Batch, method: Method, settings: Settings, *, r_e_TB: Tensor, r_ep_TB: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """r = scale (r_e + alpha r_i), differentiable with respect to the modulator; and its parts, to plot."""
     stats = {"r_e": batch.reward_TB.mean()}
     r_ta_TB = torch.zeros_like(r_ep_TB)
     if seen is not None and seen.scores_TBA is not None:
-        r_ta_TB = modulation(seen.scores_TBA, _previous_action(batch)[:-1])
+        r_ta_TB = modulation(seen.scores_TBA, previous_action(batch)[:-1])
         stats["r_ta"] = r_ta_TB.mean()
     lambda_ = settings.lambda_ if method.lambda_ is None else method.lambda_
+    if settings.adaptive_lambda:
+        lambda_ = adapted_lambda(lambda_, r_ep_TB)
+        stats["lambda"] = torch.tensor(lambda_)
     r_i_TB = intrinsic_reward(r_ep_TB, r_ta_TB, lambda_)
     stats["r_i"] = r_i_TB.mean()
-    return settings.reward_scale * total_reward(batch.reward_TB, r_i_TB, settings.alpha), stats
+    return settings.reward_scale * total_reward(r_e_TB, r_i_TB, settings.alpha), stats
 
 
 def _trace(
@@ -190,8 +181,18 @@ def _judged(
     known: tuple[Tensor, ...] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Logits and values of the T actions."""
-    output = _act(network, policy, batch, unique, known)
+    output = follow(network, policy, batch, unique, known)
     return output.logits_TBA[:-1], output.value_TB[:-1]
+
+
+def _opposed(learned: VTrace, novel: Novel, weight: float) -> VTrace:
+    """AGAC: actions that the adversary did not foresee are better than they were, and states where it is wrong worth more."""
+    if novel.unforeseen_TB is None or novel.apart_TB is None:
+        return learned
+    return learned._replace(
+        advantage_TB=learned.advantage_TB + weight * novel.unforeseen_TB,
+        target_TB=learned.target_TB + weight * novel.apart_TB,
+    )
 
 
 class _Step(NamedTuple):
@@ -228,6 +229,25 @@ def _answer(
         rho_TB=rho_TB,
         advantage_e_TB=advantage_e_TB,
     )
+
+
+def _descend(
+    loss: Tensor, parameters: Named, before: AdamState, rate: float, settings: Settings
+) -> tuple[Named, AdamState]:
+    """A step of networks other than the policy."""
+    gradients = _gradients(loss, parameters, keep=False)
+    return adam(parameters, gradients, before, learning_rate=rate, betas=settings.intrinsic_betas, eps=settings.eps)
+
+
+def _held_back(before: Named, after: Named, settings: Settings) -> Named:
+    """The modulator's step with its own learning rate: a step of Adam is proportional to the rate."""
+    if settings.modulator_learning_rate is None:
+        return after
+    share = settings.modulator_learning_rate / settings.intrinsic_learning_rate
+    return {
+        name: torch.lerp(before[name], moved, share) if name.startswith("modulator_") else moved
+        for name, moved in after.items()
+    }
 
 
 def _leaves(tensors: Mapping[str, Tensor]) -> Named:

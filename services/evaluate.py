@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from leco.algo.sampling import draw_action
 from leco.config import ConfigError, parse
 from leco.envs.registry import find_task, make
+from leco.files import replace_file
 from leco.methods import find_method
 from leco.nets.stepping import stepper
 from leco.networks import build
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from leco.config import Experiment
     from leco.envs.registry import Task
     from leco.nets.policy import Policy
+    from leco.saving import Fact
 
 DESCRIPTION = """\
 Plays fresh episodes with a trained policy and says how good it is, with 95 % confidence intervals. Actions are drawn from the
@@ -51,12 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of levels and actions (default: 0)")
     parser.add_argument("--greedy", action="store_true", help="the most probable action instead of a drawn one")
     parser.add_argument("--gif", type=Path, metavar="FILE", help="also draw one episode")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to a file")
     given = parser.parse_args(arguments)
     if given.episodes < 1:
         parser.error(f"--episodes is {given.episodes}, expected at least 1")
     torch.set_num_threads(1)
     try:
-        experiment, policy, updates = trained_policy(given.run, given.checkpoint)
+        experiment, policy, updates, facts = trained_state(given.run, given.checkpoint)
     except (ConfigError, SavedStateError, OSError) as error:
         sys.exit(f"leco eval: {error}")
     task = find_task(experiment.task)
@@ -68,19 +72,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         steps = film(policy, task, given.gif, seed=FRESH + given.seed, greedy=given.greedy)
         sys.stdout.write(f"an episode of {steps} actions: {given.gif}\n")
+    if given.json is not None:
+        of_run = {"updates": updates, "frames": facts.get("frames"), "seconds": facts.get("seconds")}
+        how = {"seed": given.seed, "greedy": given.greedy}
+        found = {name: None if math.isnan(value) else value for name, value in numbers(result).items()}
+        replace_file(given.json, (json.dumps(of_run | how | found, indent=1) + "\n").encode())
 
 
 def trained_policy(run: Path, checkpoint: str) -> tuple[Experiment, Policy, int]:
     """The experiment of a run, its policy, and after how many updates that is."""
+    return trained_state(run, checkpoint)[:3]
+
+
+def trained_state(run: Path, checkpoint: str) -> tuple[Experiment, Policy, int, dict[str, Fact]]:
+    """The same, and what else was saved: the frames, and the seconds that they took."""
     config = run / "config.toml"
     if not config.exists():
         raise ConfigError(f"{run} is not a run: it has no config.toml. `leco train` makes one")
     experiment = parse(config.read_text())
     task = find_task(experiment.task)
-    networks = build(find_method(experiment.method), task.observation_shape, task.actions)
-    state, _ = load(_checkpoint(run / "checkpoints", checkpoint), start(networks))
+    networks = build(find_method(experiment.method), task.observation_shape, task.actions, experiment.hash)
+    state, facts = load(_checkpoint(run / "checkpoints", checkpoint), start(networks))
     networks.policy.load_state_dict(state.policy)
-    return experiment, networks.policy, state.updates
+    return experiment, networks.policy, state.updates, facts
 
 
 def _checkpoint(folder: Path, which: str) -> Path:
@@ -127,15 +141,31 @@ def evaluate(policy: Policy, task: Task, *, episodes: int, seed: int, greedy: bo
 
 def summary(result: Result) -> str:
     """What people want to know."""
+    found = numbers(result)
+    success, low, high = (100 * found[name] for name in ("success", "success_low", "success_high"))
+    return (
+        f"  success rate  {success:.1f} %   (95 %: {low:.1f} to {high:.1f})\n"
+        f"  mean return   {found['return']:.3f}   (95 %: {found['return_low']:.3f} to {found['return_high']:.3f})\n"
+        f"  mean length   {found['length']:.1f} actions\n"
+    )
+
+
+def numbers(result: Result) -> dict[str, float]:
+    """Means by name, with the ends of their 95 % intervals; that of a single return is nan."""
     count = len(result.returns_N)
     low, high = wilson(int(result.solved_N.sum()), count)
-    error = Z * result.returns_N.std(ddof=1) / math.sqrt(count) if count > 1 else float("nan")
-    mean = result.returns_N.mean()
-    return (
-        f"  success rate  {100 * result.solved_N.mean():.1f} %   (95 %: {100 * low:.1f} to {100 * high:.1f})\n"
-        f"  mean return   {mean:.3f}   (95 %: {mean - error:.3f} to {mean + error:.3f})\n"
-        f"  mean length   {result.lengths_N.mean():.1f} actions\n"
-    )
+    mean = float(result.returns_N.mean())
+    error = Z * float(result.returns_N.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
+    return {
+        "episodes": count,
+        "success": float(result.solved_N.mean()),
+        "success_low": low,
+        "success_high": high,
+        "return": mean,
+        "return_low": mean - error,
+        "return_high": mean + error,
+        "length": float(result.lengths_N.mean()),
+    }
 
 
 def wilson(successes: int, count: int) -> tuple[float, float]:

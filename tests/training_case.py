@@ -21,10 +21,10 @@ T, B, A = 6, 3, 7
 
 def networks(method: str = "leco") -> Networks:
     torch.manual_seed(0)
-    policy, intrinsic = build(find_method(method), (7, 7, 3), A)
-    if intrinsic is not None:
-        awaken(intrinsic)
-    return Networks(policy.double(), None if intrinsic is None else intrinsic.double())
+    nets = build(find_method(method), (7, 7, 3), A)
+    if nets.intrinsic is not None:
+        awaken(nets.intrinsic)
+    return Networks(*(net if net is None else net.double() for net in nets))  # type: ignore[arg-type]
 
 
 def awaken(intrinsic: Intrinsic) -> Intrinsic:
@@ -52,4 +52,5 @@ def make_batch(seed: int = 1) -> Batch:
         previous_reward_B=torch.tensor([0.0, 0.5, 0.0], dtype=torch.float64),
         core_state=policy.initial_state(B).double(),
         count_TB=torch.randint(1, 5, (T, B), generator=generator),
+        terminal_observation_FO=pool[torch.randint(5, (int(start_TB[1:].sum()),), generator=generator)].to(torch.uint8),
     )

@@ -23,6 +23,32 @@ def episodic_bonus(count: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     return count.to(dtype).rsqrt()
 
 
+def mixed_bonus(r_ep: Tensor, run_count: Tensor, share: float) -> Tensor:
+    """(1 - share) r_ep + share / sqrt(N of the run): what is new in its episode, and what is new at all. Both of one shape.
+
+    run_count  how often the code was seen in the whole run, this visit included
+    share      from 0 (the episode alone) to 1
+    """
+    require_same_shape(r_ep=r_ep, run_count=run_count)
+    return (1 - share) * r_ep + share * episodic_bonus(run_count, r_ep.dtype)
+
+
+def adapted_lambda(lambda_: float, r_ep: Tensor) -> float:
+    """The lambda' with lambda' : (1 - lambda') = lambda m : (1 - lambda), where m is the mean of r_ep.
+
+    So the modulator, whose largest value is 1 whatever the count, keeps its share of r_i when novelty as a whole becomes
+    small. lambda itself where everything is new; 0 and 1 stay what they are.
+    """
+    modulated = lambda_ * r_ep.mean().item()
+    return modulated / (1 - lambda_ + modulated) if lambda_ < 1 else lambda_
+
+
+def soft_asymmetric(reward: Tensor) -> Tensor:
+    """5 tanh(r / 5), times 0.3 where it is negative: large rewards count for less, and losses for less than gains. Any shape."""
+    squeezed = 5 * torch.tanh(reward / 5)
+    return torch.where(reward < 0, 0.3 * squeezed, squeezed)
+
+
 def modulation(scores_TBA: Tensor, previous_action_TB: Tensor) -> Tensor:
     """r_ta[t] = tanh(onehot(a[t-1]) . scores[t]), eq. 5, in (-1, 1). Returns [T, B].
 

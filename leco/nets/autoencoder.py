@@ -125,18 +125,19 @@ class Decoder(nn.Module):
 
 
 def minigrid_autoencoder(width: int) -> tuple[Chain, Decoder]:
-    """Image 3 x 12 x 12 -> z_e of width x 3 x 3, and back."""
+    """Image 3 x 12 x 12 -> z_e of width x 3 x 3, and back; or any other that is divided by four."""
     first = Normed(nn.Conv2d(3, width, 3, padding=1, bias=False), relu=True)
     encoder = Chain([first, _down(width, width), _down(width, width)])
     return encoder, Decoder([_up(width), _up(width)], nn.Conv2d(width, 3, 3, padding=1))
 
 
-def dmlab_autoencoder(width: int) -> tuple[Chain, Decoder]:
-    """Image 3 x 64 x 96 -> z_e of width x 2 x 3, and back."""
+def dmlab_autoencoder(width: int, halvings: int = 5) -> tuple[Chain, Decoder]:
+    """Image 3 x 64 x 96 -> z_e of width x 2 x 3 (halved five times), and back."""
     smallest = Normed(nn.Conv2d(width, width, 4, 2, 1, bias=False), relu=False)
-    encoder = Chain([_down(3, width), *(_down(width, width) for _ in range(3)), smallest, *_residuals(width)])
+    between = halvings - 2
+    encoder = Chain([_down(3, width), *(_down(width, width) for _ in range(between)), smallest, *_residuals(width)])
     unfolded = Normed(nn.ConvTranspose2d(width, width, 4, 2, 1, bias=False), relu=True)
-    blocks = [*_residuals(width), unfolded, *(_up(width) for _ in range(3))]
+    blocks = [*_residuals(width), unfolded, *(_up(width) for _ in range(between))]
     return encoder, Decoder(blocks, nn.ConvTranspose2d(width, 3, 4, 2, 1))
 
 

@@ -22,9 +22,11 @@ from torch.nn import functional
 
 from leco.nets.autoencoder import Chain, Decoder, Scale, dmlab_autoencoder, minigrid_autoencoder
 from leco.nets.bottleneck import Bits, Codebook
+from leco.settings import HashSize
 
 WIDTH = 64  # D
 HIDDEN = 512
+_HALVINGS = {(2, 3): 5, (4, 6): 4}  # of 64 x 96, by the size of z_e
 
 
 class Intrinsic(nn.Module):
@@ -151,24 +153,36 @@ class Intrinsic(nn.Module):
             raise ValueError(f"z must have shape [N, {self._features}], not {list(z_NF.shape)}")
 
 
-def minigrid_intrinsic(actions: int, codes: int = 8, *, bits: bool = False, told_novelty: bool = False) -> Intrinsic:
-    """For views of 7 x 7 x (object, colour, state); z_e is 64 x 3 x 3.
+def minigrid_intrinsic(
+    actions: int, hash_size: HashSize | None = None, *, bits: bool = False, told_novelty: bool = False
+) -> Intrinsic:
+    """For views of 7 x 7 x (object, colour, state); z_e is 64 x 3 x 3, K is 8, and AE-LSH has 256 units and 25 bits.
 
     Args:
         actions: A.
-        codes: In the codebook, for VQ.
-        bits: Whether the hash is AE-LSH (256 units, 25 bits) instead of VQ.
+        hash_size: Where codes are not of that size. z_e of h x w is made from a picture of 4h x 4w.
+        bits: Whether the hash is AE-LSH instead of VQ.
         told_novelty: Whether the modulator is told r_ep.
     """
-    size = (3, 3)
-    bottleneck = Bits(256, 25, WIDTH, size) if bits else Codebook(codes, WIDTH, size)
-    scale = Scale((7, 7, 3), (10.0, 5.0, 2.0), (12, 12))
+    given = hash_size or HashSize()
+    size = given.size or (3, 3)
+    scale = Scale((7, 7, 3), (10.0, 5.0, 2.0), (4 * size[0], 4 * size[1]))
+    bottleneck = Bits(256, given.bits or 25, WIDTH, size) if bits else Codebook(given.codes or 8, WIDTH, size)
     return Intrinsic(scale, minigrid_autoencoder(WIDTH), bottleneck, size, actions=actions, told_novelty=told_novelty)
 
 
-def dmlab_intrinsic(actions: int, codes: int = 24, *, bits: bool = False, told_novelty: bool = False) -> Intrinsic:
-    """For pictures of 72 x 96 x RGB; z_e is 64 x 2 x 3. AE-LSH has 512 units and 62 bits; the rest as for MiniGrid."""
-    size = (2, 3)
-    bottleneck = Bits(512, 62, WIDTH, size) if bits else Codebook(codes, WIDTH, size)
+def dmlab_intrinsic(
+    actions: int, hash_size: HashSize | None = None, *, bits: bool = False, told_novelty: bool = False
+) -> Intrinsic:
+    """For pictures of 72 x 96 x RGB; z_e is 64 x 2 x 3, K is 24, and AE-LSH has 512 units and 62 bits.
+
+    z_e may also be 64 x 4 x 6, by one halving less. The rest is as for MiniGrid.
+    """
+    given = hash_size or HashSize()
+    size = given.size or (2, 3)
+    if size not in _HALVINGS:
+        raise ValueError(f"hash.size is {list(size)}, expected [2, 3] or [4, 6] for pixels: pictures are halved to it")
     scale = Scale((72, 96, 3), (255.0, 255.0, 255.0), (64, 96))
-    return Intrinsic(scale, dmlab_autoencoder(WIDTH), bottleneck, size, actions=actions, told_novelty=told_novelty)
+    bottleneck = Bits(512, given.bits or 62, WIDTH, size) if bits else Codebook(given.codes or 24, WIDTH, size)
+    autoencoder = dmlab_autoencoder(WIDTH, _HALVINGS[size])
+    return Intrinsic(scale, autoencoder, bottleneck, size, actions=actions, told_novelty=told_novelty)

@@ -22,7 +22,7 @@ from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
 from leco.rpc.learning import SERVICE
 from leco.rpc.server import RpcServer, wait_for_signal
 from leco.telemetry import configure_logging, new_registry, serve_metrics
-from leco.training import start
+from leco.training import Networks, start
 from leco.types import RunSpecification, TrajectorySpec
 from leco.v1 import learner_pb2_grpc
 from services.learner.checkpoints import Checkpoints
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leco.config import Experiment
-    from leco.training import Networks
 
 log = structlog.get_logger("leco.learner")
 
@@ -107,11 +106,9 @@ def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextli
     experiment = open_run(settings.run, settings.config)
     torch.manual_seed(experiment.seed)
     task, method = find_task(experiment.task), find_method(experiment.method)
-    networks = build(method, task.observation_shape, task.actions)
+    networks = build(method, task.observation_shape, task.actions, experiment.hash)
     device = torch.device(settings.device)
-    networks = networks._replace(
-        policy=networks.policy.to(device), intrinsic=networks.intrinsic and networks.intrinsic.to(device)
-    )
+    networks = Networks(*(net if net is None else net.to(device) for net in networks))  # type: ignore[arg-type]
     checkpoints = Checkpoints(settings.run / "checkpoints", experiment.learner.keep)
     found = checkpoints.newest(start(networks))
     state, facts = found if found is not None else (start(networks), {})
@@ -122,6 +119,7 @@ def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextli
         window=min(experiment.actors.environments, experiment.learner.queue),
         max_lag=_max_lag(experiment),
         needs_counts=method.counts,
+        needs_run_counts=experiment.training.inter_episode > 0,
         metrics=metrics,
         on_episodes=episodes.add,
     )
@@ -152,7 +150,7 @@ def _max_lag(experiment: Experiment) -> int:
 def _specification(
     experiment: Experiment, networks: Networks, run: str, observation_shape: tuple[int, ...], actions: int
 ) -> RunSpecification:
-    coder = make_coder(find_method(experiment.method), observation_shape, networks.intrinsic)
+    coder = make_coder(find_method(experiment.method), observation_shape, networks.intrinsic, experiment.hash)
     core = networks.policy.initial_state(1)
     return RunSpecification(
         run=run,

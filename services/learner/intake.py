@@ -92,6 +92,7 @@ class Intake:
         window: The most credits that one stream holds.
         max_lag: A trajectory whose policy is more versions behind the newest is dropped.
         needs_counts: Whether trajectories without counts are dropped.
+        needs_run_counts: Whether those without run-wide counts are.
         metrics: Told of everything, episodes included.
         on_episodes: Called on the event loop with (version, episodes) of each trajectory in which episodes ended.
     """
@@ -103,13 +104,15 @@ class Intake:
         window: int,
         max_lag: int,
         needs_counts: bool,
+        needs_run_counts: bool = False,
         metrics: LearnerMetrics,
         on_episodes: Callable[[int, Sequence[EpisodeSummary]], None],
     ) -> None:
         for name, value, least in (("capacity", capacity, 1), ("window", window, 1), ("max_lag", max_lag, 0)):
             if value < least:
                 raise ValueError(f"{name} is {value}, expected at least {least}")
-        self._capacity, self._window, self._max_lag, self._needs_counts = capacity, window, max_lag, needs_counts
+        self._capacity, self._window, self._max_lag = capacity, window, max_lag
+        self._needs_counts, self._needs_run_counts = needs_counts, needs_run_counts
         self._metrics, self._on_episodes = metrics, on_episodes
         self._queue: deque[Trajectory] = deque()
         self._newest, self._draining, self._closed = 0, False, False
@@ -162,7 +165,9 @@ class Intake:
                 raise CodecError(f"parameters_version is {version}, expected at most {self._newest}, the newest one")
             if self._newest - version > self._max_lag:
                 return "lag"
-            if self._needs_counts and trajectory.count is None:
+            if (self._needs_counts and trajectory.count is None) or (
+                self._needs_run_counts and trajectory.run_count is None
+            ):
                 return "uncounted"
             self._queue.append(trajectory)
             self._changed.notify()

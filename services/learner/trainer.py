@@ -112,7 +112,10 @@ class Trainer:
         newest = self._checkpoints.version(self.state.updates)
         self._lag = newest - sum(each.parameters_version for each in trajectories) / len(trajectories)
         batch = make_batch(trajectories, self._device, max_steps=self._max_steps)
-        self.state, stats = update(self._networks, self.state, batch, self._method, self._experiment.training)
+        progress = min(self.frames / self._experiment.frames, 1.0)
+        self.state, stats = update(
+            self._networks, self.state, batch, self._method, self._experiment.training, progress=progress
+        )
         clock.append(time.monotonic())
         if self.state.updates % learner.publish_every == 0:
             self.publish()

@@ -44,7 +44,7 @@ def checkpoints(run: Path) -> list[int]:
 def state_of(run: Path, updates: int) -> State:
     experiment = parse((run / "config.toml").read_text())
     task = find_task(experiment.task)
-    networks = build(find_method(experiment.method), task.observation_shape, task.actions)
+    networks = build(find_method(experiment.method), task.observation_shape, task.actions, experiment.hash)
     return load(run / "checkpoints" / f"{updates:09d}.safetensors", start(networks))[0]
 
 
@@ -58,6 +58,8 @@ def differences(one: State, other: State) -> list[str]:
         ("intrinsic", one.intrinsic, other.intrinsic),
         ("intrinsic mean", one.intrinsic_adam.mean, other.intrinsic_adam.mean),
         ("running", one.running, other.running),
+        ("novelty", one.novelty, other.novelty),
+        ("novelty running", one.novelty_running, other.novelty_running),
     )
     for part, mine, its in parts:
         found += [f"{part}/{name}" for name in mine if not torch.equal(mine[name], its[name])]

@@ -13,7 +13,7 @@ from leco.config import Actors, ConfigError, Experiment, Learning, parse, to_tom
 from leco.envs.registry import TASKS
 from leco.methods import METHODS
 from leco.presets import PRESETS
-from leco.settings import Settings
+from leco.settings import HashSize, Settings
 
 TASK = 'task = "Empty-5x5"\n'
 
@@ -59,6 +59,16 @@ def experiments(draw: st.DrawFn) -> Experiment:
             inner_loss=draw(st.sampled_from(["policy-gradient", "whole"])),
             max_gradient_norm=draw(st.none() | rates),
             decoded=draw(st.none() | counts),
+            adaptive_lambda=draw(st.booleans()),
+            novelty_learning_rate=draw(rates),
+            modulator_learning_rate=draw(st.none() | rates),
+            adversary=draw(amounts),
+            reward_shaping=draw(st.sampled_from(["none", "soft-asymmetric"])),
+        ),
+        hash=HashSize(
+            size=draw(st.none() | st.sampled_from([(2, 3), (4, 6)])),
+            codes=draw(st.none() | st.integers(2, 256)),
+            bits=draw(st.none() | st.integers(1, 2048)),
         ),
     )
 
@@ -73,7 +83,7 @@ def test_every_value_is_written_also_those_that_are_defaults() -> None:
     text = to_toml(parse(TASK))
     for section in (Actors, Learning, Settings):
         for field in dataclasses.fields(section):
-            if field.name not in ("max_gradient_norm", "decoded"):
+            if field.name not in ("max_gradient_norm", "decoded", "modulator_learning_rate"):
                 assert f"\n{field.name.rstrip('_')} = " in text, field.name
     assert "lambda_" not in text
     assert "None" not in text
@@ -155,6 +165,18 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("training.decoded", 0, "expected at least 1; leave it out to decode all"),
         ("learner.queue", 15, "expected at least learner.batch (16): a batch must fit in the queue"),
         ("training.inner_loss", "some", "expected one of 'policy-gradient', 'whole'"),
+        ("training.novelty_learning_rate", 0, "expected more than 0"),
+        ("training.modulator_learning_rate", 0, "expected more than 0; leave it out for the intrinsic module's"),
+        ("training.adversary", -0.1, "expected 0 or more"),
+        ("training.inter_episode", 1.1, "expected 0 to 1"),
+        ("training.reward_shaping", "hard", "expected one of 'none', 'soft-asymmetric'"),
+        ("hash.size", [0, 3], "expected a height and a width from 1 to 16"),
+        ("hash.size", [3, 17], "expected a height and a width from 1 to 16"),
+        ("hash.size", [3], "expected a list of 2 numbers"),
+        ("hash.codes", 1, "expected 2 to 256: a place of a code is a byte"),
+        ("hash.codes", 257, "expected 2 to 256"),
+        ("hash.bits", 0, "expected 1 to 2048"),
+        ("hash.bits", 2049, "a code has at most 256 bytes"),
         # types
         ("frames", 0.5, "frames is 0.5, expected a whole number"),
         ("frames", float("inf"), "expected a whole number"),
@@ -194,11 +216,45 @@ def test_a_value_out_of_range_or_of_another_kind_is_refused_with_its_key(key: st
         ("learner.max_lag", 0),
         ("learner.queue", 16),
         ("training.decoded", 1),
+        ("training.inter_episode", 1),
+        ("training.adversary", 0),
+        ("hash.size", [1, 16]),
+        ("hash.codes", 2),
+        ("hash.codes", 256),
+        ("hash.bits", 2048),
         ("frames", 1),
     ],
 )
 def test_the_ends_of_the_ranges_are_allowed(key: str, value: Any) -> None:
     parse(TASK, {key: value})
+
+
+def test_alpha_and_the_noveltys_rate_are_the_methods_unless_they_are_given() -> None:
+    for method, task, alpha in (
+        ("leco", "Empty-5x5", 0.01),
+        ("ride", "Empty-5x5", 0.1),
+        ("ride", "vizdoom-deathmatch", 0.01),
+    ):
+        assert parse("", {"task": task, "method": method}).training.alpha == alpha
+    assert parse("", {"task": "Empty-5x5", "method": "ride", "training.alpha": 0.3}).training.alpha == 0.3
+    assert parse("", {"task": "Empty-5x5", "method": "agac"}).training.novelty_learning_rate == 9e-5
+    assert parse("", {"task": "Empty-5x5", "method": "rnd"}).training.novelty_learning_rate == 1e-4
+
+
+def test_rewards_are_shaped_by_default_only_in_dmlab() -> None:
+    assert parse('task = "lasertag_three_opponents_small"').training.reward_shaping == "soft-asymmetric"
+    assert parse('task = "vizdoom-deathmatch"').training.reward_shaping == "none"
+
+
+def test_what_does_not_fit_the_method_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"inter_episode is 0.5, expected 0 for method noveld: only methods that"):
+        parse("", {"task": "Empty-5x5", "method": "noveld", "training.inter_episode": 0.5})
+    with pytest.raises(
+        ConfigError, match=r"hash.size is \[3, 3\], expected \[2, 3\] or \[4, 6\] for a learned hash of pixels"
+    ):
+        parse("", {"task": "vizdoom-deathmatch", "hash.size": [3, 3]})
+    parse("", {"task": "vizdoom-deathmatch", "hash.size": [4, 6]})
+    parse("", {"task": "vizdoom-deathmatch", "method": "dsc", "hash.size": [3, 3]})
 
 
 def test_a_whole_number_may_be_written_with_an_exponent_and_a_number_without_a_point() -> None:

@@ -18,11 +18,15 @@ def test_the_rows_are_those_of_the_paper() -> None:
         "leco-ae-lsh": ("AE-LSH", "1/sqrt(N)", "additive"),
         "leco-naive": ("VQ", "1/sqrt(N)", "replacing"),
         "lirpg": ("VQ", "-", "additive"),
+        "noveld": ("VQ", "max(n(s') - 0.5 n(s), 0) if N = 1", "-"),
+        "rnd": ("-", "RND error", "-"),
+        "ride": ("VQ", "||phi(s') - phi(s)|| / sqrt(N)", "-"),
+        "agac": ("VQ", "floor(1/sqrt(N)), and an adversary", "-"),
     }
 
 
 def test_only_methods_with_a_hash_and_a_novelty_need_counts() -> None:
-    assert {name for name, method in METHODS.items() if not method.counts} == {"no-int", "lirpg"}
+    assert {name for name, method in METHODS.items() if not method.counts} == {"no-int", "lirpg", "rnd"}
 
 
 def test_no_two_methods_are_the_same() -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from leco.training import Batch
 
+CURIOUS = ("noveld", "rnd", "ride", "agac")
+UNTRAINED = ("value_head.weight", "value_head.bias")  # AGAC's adversary has no use for a value
 MODULATED = ("leco", "leco-ae-lsh", "leco-naive", "lirpg")
 
 
@@ -45,13 +47,23 @@ def test_a_step_moves_what_the_method_trains_and_nothing_else(name: str) -> None
         (state.policy, before.policy),
         (state.intrinsic, before.intrinsic),
         (state.running, before.running),
+        (state.novelty, before.novelty),
+        (state.novelty_running, before.novelty_running),
     ):
         assert all(torch.equal(now[key], then[key]) for key in then), "the state that was given is a value"
     moved = {key for key, value in after.intrinsic.items() if not torch.equal(value, state.intrinsic[key])}
     modulator = {key for key in state.intrinsic if key.startswith(("modulator", "value_head"))}
     hash_parts = set(state.intrinsic) - modulator
     assert moved == (hash_parts | modulator if name in MODULATED else hash_parts)
-    assert bool(moved) == (name not in ("no-int", "dsc"))
+    assert bool(moved) == (name not in ("no-int", "dsc", "rnd"))
+    still = {key for key, value in after.novelty.items() if torch.equal(value, state.novelty[key])}
+    assert still == {key for key in state.novelty if key.startswith("target") or key in UNTRAINED}
+    assert bool(state.novelty) == (name in CURIOUS)
+    changed = {
+        key for key, value in after.novelty_running.items() if not torch.equal(value, state.novelty_running[key])
+    }
+    assert changed == set(state.novelty_running)
+    assert bool(changed) == (name == "rnd")
     if name.endswith("ae-lsh"):
         assert torch.equal(after.running["bottleneck.projection_PF"], state.running["bottleneck.projection_PF"])
 
@@ -134,6 +146,19 @@ def test_the_naive_modulator_is_told_the_novelty_and_does_not_train_the_encoder(
         differs = {key for key, value in strong.items() if not torch.allclose(value, weak[key], rtol=1e-9, atol=1e-14)}
         assert {"modulator_in.weight", "modulator_out.weight"} <= differs
         assert any(key.startswith("encoder") for key in differs) == reaches
+
+
+def test_the_modulator_may_have_a_learning_rate_of_its_own() -> None:
+    nets, batch, method = networks(), make_batch(), find_method("leco")
+    state = start(nets)
+    plain, _ = update(nets, state, batch, method, Settings())
+    slow, _ = update(nets, state, batch, method, Settings(modulator_learning_rate=3e-5))
+    for name, before in state.intrinsic.items():
+        step, held_back = plain.intrinsic[name] - before, slow.intrinsic[name] - before
+        expected = step / 10 if name.startswith("modulator_") else step
+        torch.testing.assert_close(held_back, expected, rtol=1e-6, atol=1e-12)
+    for name, mean in plain.intrinsic_adam.mean.items():
+        assert torch.equal(mean, slow.intrinsic_adam.mean[name])
 
 
 def test_the_decoder_may_learn_from_a_sample() -> None:

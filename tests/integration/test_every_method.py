@@ -1,0 +1,142 @@
+"""Every method through the real services, and in what they leave behind, what makes each method itself."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from test_training import state_of
+from training_services import LECO, PATIENCE, TASK, rows
+
+from leco.methods import METHODS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from leco.training import State
+
+pytestmark = pytest.mark.timeout(180)
+SMALL = ("actors.unroll=8", "learner.batch=4", "learner.record_every=1", "learner.checkpoint_every=1000")
+UPDATES = 60
+
+
+def trained(run: Path, method: str, *settings: str, updates: int = UPDATES) -> State:
+    """`leco train` from the beginning to the end; its last state."""
+    flags = [f"--task={TASK}", f"--method={method}", "--envs=4", "--threads=1", f"--run={run}"]
+    flags += [f"--frames={8 * 4 * updates}", *(f"--set={each}" for each in (*SMALL, *settings))]
+    done = subprocess.run([*LECO, "train", *flags], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    state = state_of(run, updates)
+    assert all(
+        torch.isfinite(each).all() for part in (state.policy, state.intrinsic, state.novelty) for each in part.values()
+    )
+    return state
+
+
+def column(run: Path, name: str) -> list[float]:
+    return [float(row[name]) for row in rows(run)]
+
+
+def halves(numbers: list[float]) -> tuple[float, float]:
+    """The means of the first and of the last quarter."""
+    quarter = len(numbers) // 4
+    return statistics.mean(numbers[:quarter]), statistics.mean(numbers[-quarter:])
+
+
+@pytest.mark.parametrize("method", ["no-int", "leco-ae-lsh", "leco-naive"])  # the tests below train the others
+def test_a_method_trains_and_says_what_it_rewards(method: str, tmp_path: Path) -> None:
+    row = METHODS[method]
+    trained(tmp_path / "run", method, updates=10)
+    last = rows(tmp_path / "run")[-1]
+    assert bool(last["r_ep"]) == row.counts
+    assert bool(last["r_ta"]) == (row.modulation.value != "-")
+    assert bool(last["hash_loss"]) == row.learns_hash
+
+
+def test_noveld_pays_only_first_visits_in_an_episode(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trained(run, "noveld", "training.novelty_learning_rate=1e-3")
+    paid, new = column(run, "r_ep"), column(run, "new_code_share")
+    assert any(share == 0 for share in new)
+    assert any(reward > 0 for reward in paid)
+    assert all(reward == 0 for reward, share in zip(paid, new, strict=True) if share == 0)
+    first, last = halves(column(run, "rnd_error"))
+    assert last < 0.7 * first
+
+
+def test_rnds_error_falls_on_repeated_states(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    state = trained(run, "rnd", "training.novelty_learning_rate=1e-3")
+    first, last = halves(column(run, "rnd_error"))
+    assert last < 0.7 * first
+    assert state.novelty_running["seen.rows"] == pytest.approx(UPDATES * 8 * 4, abs=0.01)
+    assert not (run / "logs" / "hashcount.log").exists(), "it counts nothing"
+
+
+def test_rides_reward_shrinks_with_the_count(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trained(run, "ride", "training.novelty_learning_rate=1e-3")
+    pairs = sorted(zip(column(run, "new_code_share"), column(run, "r_ep"), strict=True))
+    few, many = halves([reward for _, reward in pairs])
+    assert few < 0.7 * many, "batches with few new codes are rewarded less"
+    first, last = halves(column(run, "inverse_loss"))
+    assert last < first
+
+
+def test_agacs_adversary_follows_the_policy(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trained(run, "agac", "training.novelty_learning_rate=5e-3", "training.policy_learning_rate=2e-3")
+    last = rows(run)[-1]
+    certain = math.log(7) - float(last["entropy"])  # the divergence from an adversary that has learned nothing
+    assert certain > 0.01
+    assert float(last["adversary_kl"]) < 0.5 * certain
+
+
+def test_lambda_at_its_ends_is_another_method_to_the_bit(tmp_path: Path) -> None:
+    same = ("learner.deterministic=true", "learner.checkpoint_every=8")
+
+    def policy(name: str, method: str, *settings: str) -> dict[str, torch.Tensor]:
+        return trained(tmp_path / name, method, *settings, *same, updates=8).policy
+
+    count, modulator = policy("zero", "leco", "training.lambda=0"), policy("one", "leco", "training.lambda=1")
+    for ours, theirs in ((count, policy("vq-only", "vq-only")), (modulator, policy("lirpg", "lirpg"))):
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert any(not torch.equal(count[name], modulator[name]) for name in count)
+
+
+def test_counting_over_the_whole_run_is_a_setting(tmp_path: Path) -> None:
+    """Run-wide counts only grow, so what they pay falls, while new codes are as frequent in the episodes as before."""
+    run = tmp_path / "run"
+    trained(run, "dsc", "training.inter_episode=1.0")
+    first, last = halves(column(run, "r_ep"))
+    assert last < 0.5 * first
+    first, last = halves(column(run, "new_code_share"))
+    assert last > 0.5 * first
+
+
+def test_an_adaptive_lambda_is_a_setting(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trained(run, "leco", "training.adaptive_lambda=true", updates=10)
+    for told, novelty in zip(column(run, "lambda"), column(run, "r_ep"), strict=True):
+        assert told == pytest.approx(novelty / (1 + novelty), rel=1e-4)
+
+
+def test_the_hash_may_have_another_size(tmp_path: Path) -> None:
+    for number, (method, sizes) in enumerate(
+        (
+            ("vq-only", ("hash.size=[2, 4]", "hash.codes=16")),
+            ("dsc", ("hash.size=[2, 2]", "hash.codes=4")),
+            ("ae-lsh", ("hash.bits=9",)),
+        )
+    ):
+        run = tmp_path / str(number)
+        state = trained(run, method, *sizes, updates=5)
+        if method == "vq-only":
+            assert state.intrinsic["bottleneck.vectors"].shape[0] == 16
+        if method == "ae-lsh":
+            assert state.running["bottleneck.projection_PF"].shape[0] == 9
+        assert rows(run)[-1]["new_code_share"] != ""

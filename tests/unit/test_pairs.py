@@ -1,0 +1,61 @@
+"""Every method for every task of the registry: settings, networks, codes and one step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from leco.coding import make_coder
+from leco.config import parse
+from leco.envs.registry import TASKS
+from leco.methods import METHODS
+from leco.networks import build
+from leco.publishing import acting_snapshot, load_acting
+from leco.training import Batch, start
+from leco.update import update
+
+T, B = 2, 2
+
+
+def batch(shape: tuple[int, ...], actions: int, core: torch.Tensor, *, counted: bool) -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    highest = torch.tensor([10, 5, 2] if shape == (7, 7, 3) else [255, 255, 255])
+    observation = (torch.rand(T + 1, B, *shape, generator=generator) * (highest + 1)).floor().to(torch.uint8)
+    start_TB = torch.zeros(T + 1, B, dtype=torch.bool)
+    start_TB[1, 0] = True
+    return Batch(
+        observation_TBO=observation,
+        start_TB=start_TB,
+        action_TB=torch.randint(actions, (T, B), generator=generator),
+        reward_TB=torch.rand(T, B, generator=generator),
+        behaviour_logits_TBA=torch.randn(T, B, actions, generator=generator),
+        previous_action_B=torch.zeros(B, dtype=torch.int64),
+        previous_reward_B=torch.zeros(B),
+        core_state=core,
+        count_TB=torch.ones(T, B, dtype=torch.int64) if counted else None,
+        terminal_observation_FO=observation[0, :1],
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("task", TASKS)
+def test_a_method_takes_a_step_on_a_task(task: str, method: str) -> None:
+    experiment = parse("", {"task": task, "method": method})
+    known, row = TASKS[task], METHODS[method]
+    pixels = known.observation_shape != (7, 7, 3)
+    assert experiment.training.gamma == known.gamma
+    assert experiment.training.alpha == row.alphas[pixels]
+    assert experiment.training.reward_shaping == ("soft-asymmetric" if known.simulator == "dmlab" else "none")
+    torch.manual_seed(0)
+    networks = build(row, known.observation_shape, known.actions, experiment.hash)
+    coder = make_coder(row, known.observation_shape, networks.intrinsic and networks.intrinsic.eval(), experiment.hash)
+    assert (coder is not None) == row.counts
+    state = start(networks)
+    data = batch(known.observation_shape, known.actions, networks.policy.initial_state(B), counted=row.counts)
+    after, stats = update(networks, state, data, row, experiment.training)
+    assert all(np.isfinite(value) for value in stats.values())
+    assert any(not torch.equal(after.policy[name], state.policy[name]) for name in state.policy)
+    load_acting(acting_snapshot(after, 1), networks)  # an actor of this run could play with it
+    if coder is not None:
+        assert coder.codes(data.observation_TBO.flatten(0, 1).numpy()).shape == ((T + 1) * B, coder.width)
