@@ -106,6 +106,8 @@ def trajectory_to_message(trajectory: Trajectory) -> trajectory_pb2.Trajectory:
     }
     if trajectory.count is not None:
         tensors["count"] = trajectory.count
+    if trajectory.run_count is not None:
+        tensors["run_count"] = trajectory.run_count
     return trajectory_pb2.Trajectory(
         number=trajectory.number,
         parameters_version=trajectory.parameters_version,
@@ -144,6 +146,7 @@ def trajectory_from_message(message: trajectory_pb2.Trajectory, spec: Trajectory
         episodes=tuple(
             EpisodeSummary(episode.episode_return, episode.length, episode.success) for episode in message.episodes
         ),
+        run_count=tensors.get("run_count"),
     )
 
 

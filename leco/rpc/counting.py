@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SERVICE = hash_count_pb2.DESCRIPTOR.services_by_name["HashCountService"].full_name
 COUNTED = hash_count_pb2.EPISODE_STATUS_COUNTED
 REPLAYED = hash_count_pb2.EPISODE_STATUS_REPLAYED
-# Nothing was counted, and a repeat may succeed.
+# Nothing was counted, or that is not known; a repeat is safe and may succeed.
 TRANSIENT = (hash_count_pb2.EPISODE_STATUS_UNAVAILABLE, hash_count_pb2.EPISODE_STATUS_FULL)
 # The outcome is unknown or nothing was counted, and a repeat is safe.
 TRANSIENT_CODES = (
@@ -57,11 +57,14 @@ class CountResult:
         status: An EpisodeStatus of proto/leco/v1/hash_count.proto.
         counts: uint32 [n], read-only: each code's count at its moment. None if it was not counted; `detail` says why.
         detail: For people.
+        run_counts: uint32 [n], read-only: each code's count in the whole run. None if it was not counted or not asked for, or if
+            the service is too old to know of it, which `detail` says then.
     """
 
     status: int
     counts: NDArray[np.uint32] | None
     detail: str
+    run_counts: NDArray[np.uint32] | None = None
 
 
 class HashCountClient:
@@ -92,8 +95,8 @@ class HashCountClient:
         self._attempt_seconds = attempt_seconds
         self._patience_seconds = patience_seconds
 
-    def count(self, batches: Sequence[CodeBatch]) -> list[CountResult]:
-        """Counts each batch; the results are in the order of `batches`.
+    def count(self, batches: Sequence[CodeBatch], *, run_wide: bool = False) -> list[CountResult]:
+        """Counts each batch; the results are in the order of `batches`. With `run_wide` each is counted in the whole run too.
 
         A batch that could not be counted has a result without counts. That includes, once patience has ended, batches that
         the service could not be asked about.
@@ -110,7 +113,7 @@ class HashCountClient:
             remaining = max(deadline - time.monotonic(), 0.001)
             for position, result in zip(
                 waiting,
-                self._attempt([batches[i] for i in waiting], min(self._attempt_seconds, remaining)),
+                self._attempt([batches[i] for i in waiting], min(self._attempt_seconds, remaining), run_wide=run_wide),
                 strict=True,
             ):
                 results[position] = result
@@ -120,25 +123,31 @@ class HashCountClient:
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads clients, protects nothing
             pause = min(2 * pause, 2.0)
 
-    def _attempt(self, batches: Sequence[CodeBatch], seconds: float) -> list[CountResult]:
+    def _attempt(self, batches: Sequence[CodeBatch], seconds: float, *, run_wide: bool) -> list[CountResult]:
         try:
-            response = self._stub.Count(self._request(batches), timeout=seconds)
+            response = self._stub.Count(self._request(batches, run_wide=run_wide), timeout=seconds)
         except grpc.RpcError as error:
             if error.code() not in TRANSIENT_CODES or "larger than max" in (error.details() or ""):
                 raise
             detail = f"{error.code().name}: {error.details()}"
             return [CountResult(hash_count_pb2.EPISODE_STATUS_UNAVAILABLE, None, detail)] * len(batches)
-        counts = np.frombuffer(response.counts, "<u4")
+        counts, run_counts = np.frombuffer(response.counts, "<u4"), np.frombuffer(response.run_counts, "<u4")
+        ignored = run_wide and len(run_counts) != len(counts)
         results: list[CountResult] = []
         begin = 0
         for batch, result in zip(batches, response.episodes, strict=True):
-            end = begin + len(batch.codes)
-            counted = result.status in (COUNTED, REPLAYED)
-            results.append(CountResult(result.status, counts[begin:end] if counted else None, result.detail))
-            begin = end
+            these = slice(begin, begin + len(batch.codes))
+            if result.status not in (COUNTED, REPLAYED):
+                results.append(CountResult(result.status, None, result.detail))
+            elif ignored:
+                results.append(CountResult(result.status, counts[these], "the service does not know run-wide counts"))
+            else:
+                run = run_counts[these] if run_wide else None
+                results.append(CountResult(result.status, counts[these], result.detail, run))
+            begin = these.stop
         return results
 
-    def _request(self, batches: Sequence[CodeBatch]) -> hash_count_pb2.CountRequest:
+    def _request(self, batches: Sequence[CodeBatch], *, run_wide: bool) -> hash_count_pb2.CountRequest:
         for batch in batches:
             if batch.codes.dtype != np.uint8 or batch.codes.ndim != 2 or batch.codes.shape[1] != self._width:
                 raise ValueError(
@@ -155,4 +164,5 @@ class HashCountClient:
                 for batch in batches
             ],
             codes=b"".join([batch.codes.tobytes() for batch in batches]),
+            run_wide=run_wide,
         )

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import grpc
-    import numpy.typing as npt
 
     from leco.config import Experiment
     from leco.rpc.learning import LearnerClient
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from leco.types import ParameterSnapshot, RunSpecification
     from services.actor.metrics import ActorMetrics
     from services.actor.playing import Unroll
+    from services.actor.visits import VisitCounts
 
 log = structlog.get_logger("leco.actor")
 
@@ -64,7 +64,7 @@ class Actor:
         self._experiment: Experiment = parse(specification.configuration_toml)
         self._index = index
         method, shape = find_method(specification.method), specification.trajectories.observation_shape
-        self._networks = build(method, shape, specification.trajectories.action_count)
+        self._networks = build(method, shape, specification.trajectories.action_count, self._experiment.hash)
         self._env = make(specification.task, specification.environments, seed=0)
         found = (self._env.observation_shape, self._env.actions)
         if found != (shape, specification.trajectories.action_count):
@@ -74,7 +74,7 @@ class Actor:
         self._player: Player | None = None
         self._version = 0
         self._hash_version = 0
-        coder = make_coder(method, shape, self._networks.intrinsic)
+        coder = make_coder(method, shape, self._networks.intrinsic, self._experiment.hash)
         self._counter: VisitCounter | None = None
         if coder is not None:
             if hashcount is None:
@@ -84,7 +84,8 @@ class Actor:
             counting = HashCountClient(
                 hashcount, run=specification.run, code_width=coder.width, patience_seconds=COUNT_PATIENCE_SECONDS
             )
-            self._counter = VisitCounter(counting, coder.codes, specification.environments)
+            run_wide = self._experiment.training.inter_episode > 0
+            self._counter = VisitCounter(counting, coder.codes, specification.environments, run_wide=run_wide)
         self._metrics.environments.set(specification.environments)
 
     def run(self, stopped: threading.Event) -> None:
@@ -151,10 +152,10 @@ class Actor:
                 self._player = Player(self._env, self._networks.policy, int(seeds[1]))
             self._player.restart(int(seeds[1]), observation_EO)
 
-    def _count(self, unroll: Unroll) -> list[npt.NDArray[np.uint32] | None]:
+    def _count(self, unroll: Unroll) -> list[VisitCounts | None]:
         assert self._counter is not None  # noqa: S101
         counts = self._counter.count(unroll)
-        if self._experiment.learner.deterministic and any(count_T is None for count_T in counts):
+        if self._experiment.learner.deterministic and any(each is None for each in counts):
             raise ValueError(
                 "counting failed, and a deterministic run cannot leave anything out: restart the learner, which goes on from its "
                 "last checkpoint"

@@ -17,13 +17,12 @@ from leco.types import Trajectory
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy.typing as npt
-
     from leco.rpc.learning import LearnerClient
     from services.actor.metrics import ActorMetrics
     from services.actor.playing import Unroll
+    from services.actor.visits import VisitCounts
 
-    Counts = list[npt.NDArray[np.uint32] | None]
+    Counts = list[VisitCounts | None]
 
 
 HELD_UP_SECONDS = 0.02
@@ -118,10 +117,10 @@ class Sender:
         counts = self._count(unroll) if self._count is not None else [None] * unroll.action_TE.shape[1]
         self._metrics.seconds.labels("counting").inc(time.monotonic() - begin)
         if self._count is not None:
-            self._metrics.uncounted.inc(sum(count_T is None for count_T in counts))
+            self._metrics.uncounted.inc(sum(each is None for each in counts))
         shape = unroll.observation_TEO.shape[2:]
         trajectories = []
-        for e, (count_T, endings) in enumerate(zip(counts, unroll.endings, strict=True)):
+        for e, (counts_T, endings) in enumerate(zip(counts, unroll.endings, strict=True)):
             self._number += 1
             last = [ending.observation_O for ending in endings]
             trajectories.append(
@@ -137,8 +136,9 @@ class Sender:
                     reward=unroll.reward_TE[:, e],
                     behaviour_logits=unroll.logits_TEA[:, e],
                     core_state=unroll.core_LCEH[:, :, e],
-                    count=count_T,
+                    count=None if counts_T is None else counts_T.episode_T,
                     episodes=tuple(ending.summary for ending in endings),
+                    run_count=None if counts_T is None else counts_T.run_T,
                 )
             )
         return trajectories

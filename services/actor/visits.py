@@ -44,6 +44,13 @@ class _Episode:
     lost: bool = False
 
 
+class VisitCounts(NamedTuple):
+    """The counts [T] of one environment in its episodes and, if they are asked for, in the whole run."""
+
+    episode_T: npt.NDArray[np.uint32]
+    run_T: npt.NDArray[np.uint32] | None
+
+
 class VisitCounter:
     """Follows the episodes of E environments.
 
@@ -51,6 +58,7 @@ class VisitCounter:
         client: Of the hash-count service.
         codes: Hashes observations.
         environments: E.
+        run_wide: Whether to have everything counted in the whole run too.
     """
 
     def __init__(
@@ -58,18 +66,24 @@ class VisitCounter:
         client: HashCountClient,
         codes: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]],
         environments: int,
+        *,
+        run_wide: bool = False,
     ) -> None:
         self._client = client
+        self._run_wide = run_wide
         self._codes = codes
         self._episodes = [_Episode() for _ in range(environments)]
 
-    def count(self, unroll: Unroll) -> list[npt.NDArray[np.uint32] | None]:
-        """The counts [T] of each environment; None where they could not be had for every step."""
+    def count(self, unroll: Unroll) -> list[VisitCounts | None]:
+        """The counts of each environment; None where they could not be had for every step."""
         steps, environments = unroll.action_TE.shape
         code_TEW, terminal = self._hashed(unroll)
         batches: list[CodeBatch] = []
         where: list[tuple[int, Visit]] = []
-        count_ET: list[npt.NDArray[np.uint32] | None] = [np.zeros(steps, np.uint32) for _ in range(environments)]
+        counts_E: list[VisitCounts | None] = [
+            VisitCounts(np.zeros(steps, np.uint32), np.zeros(steps, np.uint32) if self._run_wide else None)
+            for _ in range(environments)
+        ]
         for e in range(environments):
             ends = iter(terminal[e])
             for visit in visits(unroll.start_TE[:, e]):
@@ -77,7 +91,7 @@ class VisitCounter:
                     self._episodes[e] = _Episode()
                 episode = self._episodes[e]
                 if episode.lost:
-                    count_ET[e] = None
+                    counts_E[e] = None
                     if visit.final:
                         next(ends)
                     continue
@@ -89,26 +103,25 @@ class VisitCounter:
                 where.append((e, visit))
                 episode.sequence += 1
         if batches:  # none if all episodes are lost
-            self._fill(batches, where, count_ET)
-        return count_ET
+            self._fill(batches, where, counts_E)
+        return counts_E
 
     def _fill(
-        self,
-        batches: list[CodeBatch],
-        where: list[tuple[int, Visit]],
-        count_ET: list[npt.NDArray[np.uint32] | None],
+        self, batches: list[CodeBatch], where: list[tuple[int, Visit]], counts_E: list[VisitCounts | None]
     ) -> None:
         failed = []
         by_id = {episode.id: episode for episode in self._episodes}
-        for batch, (e, visit), result in zip(batches, where, self._client.count(batches), strict=True):
-            count_T = count_ET[e]
-            if result.counts is None:
+        results = self._client.count(batches, run_wide=self._run_wide)
+        for batch, (e, visit), result in zip(batches, where, results, strict=True):
+            if result.counts is None and batch.episode_id in by_id:
+                by_id[batch.episode_id].lost = True
+            if result.counts is None or (self._run_wide and result.run_counts is None):
                 failed.append(result.detail)
-                count_ET[e] = None
-                if batch.episode_id in by_id:
-                    by_id[batch.episode_id].lost = True
-            elif count_T is not None:
-                count_T[visit.begin : visit.end] = result.counts[1:] if visit.fresh else result.counts
+                counts_E[e] = None
+            if (counts := counts_E[e]) is not None:
+                for count_T, answer in ((counts.episode_T, result.counts), (counts.run_T, result.run_counts)):
+                    if count_T is not None and answer is not None:
+                        count_T[visit.begin : visit.end] = answer[1:] if visit.fresh else answer
         if failed:
             log.warning("counting failed; the unrolls are marked as uncounted", batches=len(failed), first=failed[0])
 

@@ -82,7 +82,13 @@ async def serve(settings: Settings) -> None:
 def open_store(settings: Settings, metrics: HashCountMetrics) -> Store:
     """Makes the store that the settings name."""
     if settings.store is None:
-        memory = MemoryStore(max_bytes=settings.max_memory, ttl=settings.ttl, retry_window=settings.retry_window)
+        memory = MemoryStore(
+            max_bytes=settings.max_memory,
+            ttl=settings.ttl,
+            retry_window=settings.retry_window,
+            max_run_codes=settings.max_run_codes,
+            on_run_codes=metrics.run_codes,
+        )
         metrics.memory_bytes.set_function(lambda: memory.used_bytes)
         metrics.memory_limit_bytes.set(settings.max_memory)
         return memory
@@ -92,6 +98,8 @@ def open_store(settings: Settings, metrics: HashCountMetrics) -> Store:
         retry_window=settings.retry_window,
         threads=settings.store_connections,
         on_round_trip=metrics.round_trip,
+        max_run_codes=settings.max_run_codes,
+        on_run_codes=metrics.run_codes,
     )
 
 

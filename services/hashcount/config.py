@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from services import flags
 from services.hashcount.address import StoreAddress, parse_address
 from services.hashcount.memory import MemoryStore
+from services.hashcount.runs import MAX_RUN_CODES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +45,7 @@ class Settings:
     ttl: float
     retry_window: float
     max_memory: int
+    max_run_codes: int = MAX_RUN_CODES
 
     @property
     def store_for_people(self) -> str:
@@ -81,7 +83,7 @@ def read_settings(arguments: Sequence[str]) -> Settings:
         default="2h",
         kind=flags.duration,
         metavar="TIME",
-        help="an episode without a batch for this long is given up and its table freed: 90, 90s, 15m, 2h",
+        help="an episode or a run-wide table without a batch for this long is given up and freed: 90, 90s, 15m, 2h",
     )
     parser.setting(
         "--retry-window",
@@ -96,6 +98,13 @@ def read_settings(arguments: Sequence[str]) -> Settings:
         kind=flags.size,
         metavar="SIZE",
         help="what --store memory may hold before it refuses batches: 512MiB, 2GiB (default: 1GiB)",
+    )
+    parser.setting(
+        "--max-run-codes",
+        default=str(MAX_RUN_CODES),
+        kind=flags.whole_number(1, 1 << 40),
+        metavar="N",
+        help="how many distinct codes a run-wide table may hold; further ones are not stored and count as new each time",
     )
     parsed = parser.parse_args(arguments)
     store: StoreAddress | None = parsed.store
@@ -127,6 +136,7 @@ def read_settings(arguments: Sequence[str]) -> Settings:
         ttl=parsed.ttl,
         retry_window=parsed.retry_window,
         max_memory=max_memory or 1 << 30,
+        max_run_codes=parsed.max_run_codes,
     )
 
 

@@ -12,8 +12,10 @@ import numpy as np
 
 from services.hashcount import store
 from services.hashcount.distinct import Distinct
+from services.hashcount.run_tables import RunTables
+from services.hashcount.runs import MAX_RUN_CODES, RunVisits
 from services.hashcount.store import Batch, Outcome, Status
-from services.hashcount.visits import Visits
+from services.hashcount.visits import Visits, code_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,6 +57,8 @@ class MemoryStore:
         max_bytes: The limit. The process itself needs some 70 MB more.
         ttl: Seconds after its last batch when an episode that never ended is forgotten.
         retry_window: Seconds for which the answer to a final batch is kept.
+        max_run_codes: How many codes a run-wide table may hold; and all of them together at most half of `max_bytes`.
+        on_run_codes: Is told how many codes a call added to a run-wide table, and how many of its codes found no place there.
         clock: Seconds, monotonic.
 
     Attributes:
@@ -64,7 +68,14 @@ class MemoryStore:
     LEAST_BYTES = 4 * Visits.STEP * Visits.PLACE_BYTES
 
     def __init__(
-        self, *, max_bytes: int, ttl: float, retry_window: float, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        max_bytes: int,
+        ttl: float,
+        retry_window: float,
+        max_run_codes: int = MAX_RUN_CODES,
+        on_run_codes: Callable[[int, int], None] = lambda _new, _unstored: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if max_bytes < self.LEAST_BYTES:
             raise ValueError(f"the memory store needs at least {self.LEAST_BYTES:,} bytes, and not {max_bytes:,}")
@@ -76,21 +87,24 @@ class MemoryStore:
         self._live: OrderedDict[Key, _Episode] = OrderedDict()
         self._finished: OrderedDict[Key, _Episode] = OrderedDict()
         self._visits = Visits()
+        self._runs = RunTables(max_codes=max_run_codes, max_bytes=max_bytes // 2, ttl=ttl)
+        self._on_run_codes = on_run_codes
         self.used_bytes = 0
         self._reserve(Visits.STEP)
 
-    async def count(self, run: str, width: int, batches: Sequence[Batch]) -> list[Outcome]:
+    async def count(self, run: str, width: int, batches: Sequence[Batch], *, run_wide: bool = False) -> list[Outcome]:
         """See `Store.count`."""
         now = self._clock()
         self._forget_expired(now)
         distinct = Distinct(width, [batch.codes for batch in batches])
         if self._reserve(len(distinct.codes)):
-            return self._count(run, width, batches, distinct, now, places_reserved=True)
-        # Nearly full: one after another, so that each sees what the one before it took or gave back.
-        return [
-            self._count(run, width, [batch], Distinct(width, [batch.codes]), now, places_reserved=False)[0]
-            for batch in batches
-        ]
+            outcomes = self._count(run, width, batches, distinct, now, places_reserved=True)
+        else:  # nearly full: one after another, so that each sees what the one before it took or gave back
+            outcomes = [
+                self._count(run, width, [batch], Distinct(width, [batch.codes]), now, places_reserved=False)[0]
+                for batch in batches
+            ]
+        return self._count_in_run(run, width, distinct, outcomes, now) if run_wide else outcomes
 
     async def check(self) -> None:
         """See `Store.check`: memory is always there."""
@@ -113,7 +127,7 @@ class MemoryStore:
         all_codes: list[bytes] = distinct.codes.tolist()
         # What is left if every table of this call has to grow; only if that is too much does a batch need a closer look.
         room = self._max_bytes - self.used_bytes - len(batches) * EPISODE_BYTES if places_reserved else -1
-        code_bytes = _code_bytes(width)
+        bytes_of_code = code_bytes(width)
         for batch, span in zip(batches, distinct.spans, strict=True):
             key, codes = (run, batch.episode_id), all_codes[span]
             episode = self._live.get(key) or self._finished.get(key)
@@ -124,11 +138,11 @@ class MemoryStore:
                     episode = _Episode(width, defaultdict(self._visits.free.pop))
                 table, answer_bytes = episode.table, 4 * len(batch.codes) // width
                 known = len(table)
-                room -= _TABLE_BYTES + (known + len(codes)) * (_ENTRY_BYTES + code_bytes) + answer_bytes
+                room -= _TABLE_BYTES + (known + len(codes)) * (_ENTRY_BYTES + bytes_of_code) + answer_bytes
                 if room >= 0 or self._has_room(episode, codes, answer_bytes, final=batch.final):
                     places.extend(map(table.__getitem__, codes))
                     episode.sequence, episode.digest = batch.sequence, digest
-                    takes = EPISODE_BYTES + answer_bytes + sys.getsizeof(table) + len(table) * code_bytes
+                    takes = EPISODE_BYTES + answer_bytes + sys.getsizeof(table) + len(table) * bytes_of_code
                     self.used_bytes += takes - episode.bytes
                     episode.bytes = takes
                     episode.expires = now + self._ttl
@@ -157,6 +171,18 @@ class MemoryStore:
                 complete.append(outcome)
             begin = end
         return complete
+
+    def _count_in_run(
+        self, run: str, width: int, distinct: Distinct, outcomes: Sequence[Outcome], now: float
+    ) -> list[Outcome]:
+        visits = RunVisits(width, distinct, outcomes)
+        if not len(visits.codes):
+            return visits.answered(visits.times, {})
+        before = self._runs.used_bytes
+        added = self._runs.add(run, width, visits, now, self._max_bytes - self.used_bytes)
+        self.used_bytes += self._runs.used_bytes - before
+        self._on_run_codes(added.new, added.unstored)
+        return visits.answered(added.before_U, {})
 
     def _finish(self, key: Key, episode: _Episode, now: float) -> None:
         """Frees the table; what is needed to answer a retry stays for a while."""
@@ -189,7 +215,7 @@ class MemoryStore:
             return room >= 0
         new = len(set(codes) - episode.table.keys())
         entries = len(episode.table) + new
-        enough = room >= _TABLE_BYTES + entries * (_ENTRY_BYTES + _code_bytes(episode.width))
+        enough = room >= _TABLE_BYTES + entries * (_ENTRY_BYTES + code_bytes(episode.width))
         return enough and new <= len(self._visits.free) - SPARE_PLACES
 
     def _full(self) -> Outcome:
@@ -208,6 +234,9 @@ class MemoryStore:
                 del episodes[key]
                 self._visits.release(episode.table.values())
                 self.used_bytes -= episode.bytes
+        before = self._runs.used_bytes
+        self._runs.forget_expired(now)
+        self.used_bytes += self._runs.used_bytes - before
 
 
 def _without_counting(episode: _Episode | None, width: int, batch: Batch, digest: int) -> Outcome | None:
@@ -227,8 +256,3 @@ def _without_counting(episode: _Episode | None, width: int, batch: Batch, digest
     if sequence > episode.sequence + 1:
         return store.gap(sequence, episode.sequence + 1)
     return None
-
-
-def _code_bytes(width: int) -> int:
-    """Memory of one code as a `bytes` object: 33 bytes around it, in blocks of 16."""
-    return (33 + width + 15) // 16 * 16

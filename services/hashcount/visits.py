@@ -45,3 +45,8 @@ class Visits:
         given_back = list(places)
         self._counts[given_back] = 0
         self.free.extend(given_back)
+
+
+def code_bytes(width: int) -> int:
+    """Memory of one code as a `bytes` object: 33 bytes around it, in blocks of 16."""
+    return (33 + width + 15) // 16 * 16

@@ -16,6 +16,7 @@ from services.actor import sending
 from services.actor.metrics import ActorMetrics
 from services.actor.playing import Ending, Unroll
 from services.actor.sending import Parcel, Sender
+from services.actor.visits import VisitCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +82,8 @@ class Case:
 
 
 def test_each_environment_is_a_trajectory_and_they_are_numbered_in_order() -> None:
-    counts = [np.array([1, 2, 3], np.uint32), np.array([4, 5, 6], np.uint32)]
+    run_T = np.array([7, 8, 9], np.uint32)
+    counts = [VisitCounts(np.array([1, 2, 3], np.uint32), None), VisitCounts(np.array([4, 5, 6], np.uint32), run_T)]
     case, unrolls = Case(lambda _: counts), [made(seed) for seed in range(3)]
     for version, unroll in enumerate(unrolls, 5):
         case.send(unroll, version)
@@ -98,7 +100,8 @@ def test_each_environment_is_a_trajectory_and_they_are_numbered_in_order() -> No
         assert (trajectory.behaviour_logits == unroll.logits_TEA[:, e]).all()
         assert (trajectory.core_state == unroll.core_LCEH[:, :, e]).all()
         assert (trajectory.previous_action, trajectory.previous_reward) == ((2, 0.5), (-1, 0.0))[e]
-        assert trajectory.count is counts[e]
+        assert trajectory.count is counts[e].episode_T
+        assert trajectory.run_count is counts[e].run_T
     assert pushed[0].terminal_observation.shape == (0, 5)
     assert pushed[0].episodes == ()
     assert (pushed[1].terminal_observation == np.stack([x.observation_O for x in unrolls[0].endings[1]])).all()
@@ -107,11 +110,12 @@ def test_each_environment_is_a_trajectory_and_they_are_numbered_in_order() -> No
 
 
 def test_what_could_not_be_counted_is_sent_without_counts_and_noted() -> None:
-    count_T = np.array([1, 2, 3], np.uint32)
-    case = Case(lambda _: [None, count_T])
+    counts_T = VisitCounts(np.array([1, 2, 3], np.uint32), np.array([1, 2, 3], np.uint32))
+    case = Case(lambda _: [None, counts_T])
     case.send(made())
     case.sender.finish()
     assert [each.count is None for each in case.learner.pushed] == [True, False]
+    assert [each.run_count is None for each in case.learner.pushed] == [True, False]
     assert case.uncounted == 1
 
 
@@ -120,16 +124,17 @@ def test_a_method_that_counts_nothing_sends_no_counts_which_is_no_failure() -> N
     case.send(made())
     case.sender.finish()
     assert [each.count for each in case.learner.pushed] == [None, None]
+    assert [each.run_count for each in case.learner.pushed] == [None, None]
     assert case.uncounted == 0
 
 
 def test_the_hash_is_made_ready_before_an_unroll_is_counted() -> None:
     events: list[str] = []
-    count_T = np.ones(T, np.uint32)
+    counts_T = VisitCounts(np.ones(T, np.uint32), None)
 
     def count(_unroll: Unroll) -> list[Any]:
         events.append("count")
-        return [count_T, count_T]
+        return [counts_T, counts_T]
 
     case = Case(count)
     for version in (1, 2):
