@@ -11,12 +11,20 @@ from leco.methods import METHODS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_OTHER_SIMULATORS = {"dmlab": "DeepMind Lab", "vizdoom": "ViZDoom"}
+
 
 def tasks(_arguments: Sequence[str]) -> None:
     """Prints the tasks."""
     rows = [(t.name, f"{t.max_steps}", f"{t.gamma:g}", t.description) for t in TASKS.values()]
     _table(("task", "actions", "gamma", "what has to be done"), rows)
-    sys.stdout.write("\nAny other id that MiniGrid registers works too, for example MiniGrid-LavaGapS7-v0.\n")
+    sys.stdout.write("\n")
+    for simulator, title in _OTHER_SIMULATORS.items():
+        names = ", ".join(t.name for t in TASKS.values() if t.simulator == simulator)
+        sys.stdout.write(f"Played by {title}: {names}.\n")
+    sys.stdout.write(
+        "Played by MiniGrid: all others. Any other id that it registers works too, for example MiniGrid-LavaGapS7-v0.\n"
+    )
 
 
 def methods(_arguments: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 E     environments
 F     episodes that ended in this step
+D     drops that change the colour of a ball; see `leco.envs.minigrid_kernel`
 O...  shape of one observation: [V, V, 3], V the width of the agent's view
 """
 
@@ -35,6 +36,7 @@ class CompiledMiniGrid:
         self._episode_E = np.zeros(checked_environments(environments), np.int64)
         self._cell_EHW = np.zeros((environments, *self._source.size), np.int32)
         self._agent_E = np.zeros(environments, kernel.AGENT)
+        self._colour_ED = np.zeros((environments, self._source.drops), np.int32)
         self._reward_S = self._source.rewards()
         self._ready = False
 
@@ -75,6 +77,7 @@ class CompiledMiniGrid:
             action_E,
             self._cell_EHW,
             self._agent_E,
+            self._colour_ED,
             self._reward_S,
             self._see_through,
             observation_EO,
@@ -98,5 +101,6 @@ class CompiledMiniGrid:
             self._episode_E[e] += 1
             level = self._source.generate(episode_seed(self._seed, e, int(self._episode_E[e])))
             self._cell_EHW[e] = level.cell_HW
-            self._agent_E[e] = (level.x, level.y, level.direction, kernel.EMPTY, 0)
+            self._agent_E[e] = (level.x, level.y, level.direction, kernel.EMPTY, 0, 0)
+            self._colour_ED[e] = level.colour_D
         kernel.draw(which_F, self._cell_EHW, self._agent_E, self._see_through, observation_EO)

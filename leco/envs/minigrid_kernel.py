@@ -4,6 +4,7 @@
     H  height of the level, W its width
     V  width of the view, 7 in all registered tasks
     S  steps that an episode may take, plus one
+    D  drops that change the colour of a ball: all that an episode has time for, or 0 where `drop` drops
 
 A cell is an integer of 32 bits. Its low ten bits are the object: type (4 bits), colour (3) and state (2), all as MiniGrid encodes
 them, and whether it is the target (1). The bits above them are what a box contains, in the same form, so that opening a box is a
@@ -27,8 +28,9 @@ TARGET = 1 << 9
 OBJECT_BITS = 10
 DEEPEST = 2  # boxes in boxes: three objects fill the 30 bits that are sure to be positive
 
-AGENT = np.dtype([(name, np.int32) for name in ("x", "y", "direction", "carrying", "steps")])
-"""Where the agent of one environment is, where it looks (0 to 3: right, down, left, up), what it carries, how long it plays."""
+AGENT = np.dtype([(name, np.int32) for name in ("x", "y", "direction", "carrying", "steps", "recoloured")])
+"""Where the agent of one environment is, where it looks (0 to 3: right, down, left, up), what it carries, how long it plays,
+and how often it has changed the colour of a ball."""
 
 EMPTY = OBJECT_TO_IDX["empty"]
 _WALL = OBJECT_TO_IDX["wall"]
@@ -65,6 +67,7 @@ def step(  # noqa: PLR0917  # numba has no keyword-only arguments
     action_E: npt.NDArray[np.int64],
     cell_EHW: npt.NDArray[np.int32],
     agent_E: npt.NDArray[np.void],
+    colour_ED: npt.NDArray[np.int32],
     reward_S: npt.NDArray[np.float32],
     see_through: bool,
     observation_EVVC: npt.NDArray[np.uint8],
@@ -75,13 +78,14 @@ def step(  # noqa: PLR0917  # numba has no keyword-only arguments
 
     Levels and agents change in place; the last three arrays are results.
 
-    reward_S  the reward for solving the task with the s-th action; the S-1-th action is the last one of every episode
+    colour_ED  the colours that the ball takes on one after the other
+    reward_S   the reward for solving the task with the s-th action; the S-1-th action is the last one of every episode
     """
     row_V = np.empty(observation_EVVC.shape[1], np.int32)
     for e in range(len(action_E)):
         agent = agent_E[e]
         agent.steps += 1
-        outcome = _act(action_E[e], cell_EHW[e], agent)
+        outcome = _act(action_E[e], cell_EHW[e], agent, colour_ED[e])
         reward_E[e] = reward_S[agent.steps] if outcome == _SOLVED else np.float32(0)
         ended_E[e] = outcome != _GOES_ON or agent.steps >= len(reward_S) - 1
         _draw(cell_EHW[e], agent, see_through, row_V, observation_EVVC[e])
@@ -122,7 +126,7 @@ def _at(cell_HW: npt.NDArray[np.int32], x: int, y: int) -> int:
 
 
 @compiled
-def _act(action: int, cell_HW: npt.NDArray[np.int32], agent: Any) -> int:
+def _act(action: int, cell_HW: npt.NDArray[np.int32], agent: Any, colour_D: npt.NDArray[np.int32]) -> int:
     """What an action does to one environment: whether its episode goes on, is lost or solved."""
     dx, dy = _ahead(agent.direction)
     x, y = agent.x + dx, agent.y + dy
@@ -135,7 +139,9 @@ def _act(action: int, cell_HW: npt.NDArray[np.int32], agent: Any) -> int:
     elif action == _PICKUP:
         return _pick_up(cell_HW, x, y, agent)
     elif action == _DROP:
-        if _at(cell_HW, x, y) == EMPTY:
+        if len(colour_D) > 0:
+            _recolour(cell_HW, agent, colour_D[agent.recoloured])
+        elif _at(cell_HW, x, y) == EMPTY:
             cell_HW[y, x] = agent.carrying
             agent.carrying = EMPTY
     elif action == _TOGGLE:
@@ -165,6 +171,22 @@ def _pick_up(cell_HW: npt.NDArray[np.int32], x: int, y: int, agent: Any) -> int:
     agent.carrying = front
     cell_HW[y, x] = EMPTY
     return _SOLVED if front & TARGET else _GOES_ON
+
+
+@compiled
+def _recolour(cell_HW: npt.NDArray[np.int32], agent: Any, colour: int) -> None:
+    """Changes the colour of the only ball, which lies in the level or is carried."""
+    agent.recoloured += 1
+    agent.carrying = _painted(agent.carrying, colour)
+    for y in range(cell_HW.shape[0]):
+        for x in range(cell_HW.shape[1]):
+            cell_HW[y, x] = _painted(cell_HW[y, x], colour)
+
+
+@compiled
+def _painted(cell: int, colour: int) -> int:
+    """The cell with its ball in this colour; any other cell as it is."""
+    return cell & ~(7 << COLOUR_SHIFT) | colour << COLOUR_SHIFT if cell & 15 == _BALL else cell
 
 
 @compiled

@@ -2,6 +2,7 @@
 
 H  height of the level
 W  its width
+D  drops that change the colour of a ball: all that an episode has time for, or 0 where `drop` drops
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import minigrid
 import numpy as np
 import numpy.typing as npt
 from minigrid.core.actions import Actions
-from minigrid.core.constants import COLOR_TO_IDX
+from minigrid.core.constants import COLOR_NAMES, COLOR_TO_IDX
 from minigrid.core.grid import Grid
 from minigrid.core.world_object import Ball, Box, Door, Floor, Goal, Key, Lava, Wall, WorldObj
 from minigrid.envs.blockedunlockpickup import BlockedUnlockPickupEnv
@@ -26,6 +27,7 @@ from minigrid.minigrid_env import MiniGridEnv
 from leco.envs.integers import Integers
 from leco.envs.minigrid_kernel import COLOUR_SHIFT, DEEPEST, EMPTY, OBJECT_BITS, STATE_SHIFT, TARGET
 from leco.envs.minigrid_reference import make_one
+from leco.envs.noisy_tv import NoisyTvEnv
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
@@ -42,6 +44,7 @@ _TARGETS = {
     (UnlockPickupEnv.step, MiniGridEnv.step): "obj",
     (BlockedUnlockPickupEnv.step, MiniGridEnv.step): "obj",
     (UnlockEnv.step, MiniGridEnv.step): "door",
+    (NoisyTvEnv.step, MiniGridEnv.step): None,
 }
 # What a class must have left as it is in MiniGridEnv.
 _UNCHANGED = ("_reward", "reset", "gen_obs", "gen_obs_grid", "get_view_exts", "front_pos", "dir_vec")
@@ -56,12 +59,14 @@ class Level(NamedTuple):
     cell_HW    int32 [H, W], as `leco.envs.minigrid_kernel` describes
     x, y       where the agent is
     direction  where it looks
+    colour_D   the D colours that the ball of a noisy television takes on one after the other
     """
 
     cell_HW: npt.NDArray[np.int32]
     x: int
     y: int
     direction: int
+    colour_D: tuple[int, ...]
 
 
 def refusal(spec: EnvSpec) -> str | None:
@@ -72,7 +77,7 @@ def refusal(spec: EnvSpec) -> str | None:
         return "gymnasium wraps it"
     env = _bare(spec)
     kind = type(env)
-    if not kind.__module__.startswith("minigrid.envs."):
+    if not kind.__module__.startswith("minigrid.envs.") and kind is not NoisyTvEnv:
         return f"{kind.__qualname__} is not one of MiniGrid's own classes"
     if kind.__module__.startswith("minigrid.envs.wfc"):
         # They need packages that our tests do not have.
@@ -93,6 +98,7 @@ class LevelSource:
     def __init__(self, spec: EnvSpec) -> None:
         self._env = _bare(spec)
         self._target = _TARGETS[_steps(type(self._env))]
+        self._drops = self._env.max_steps if isinstance(self._env, NoisyTvEnv) else 0
         # `reset` also draws the first observation, a fifth of its work. The kernel draws it, and no random number depends on it.
         self._env.gen_obs = dict
         self._fast = True
@@ -106,6 +112,11 @@ class LevelSource:
     def view(self) -> int:
         """The width of the agent's view, which is square."""
         return int(self._env.agent_view_size)
+
+    @property
+    def drops(self) -> int:
+        """D."""
+        return int(self._drops)
 
     @property
     def see_through(self) -> bool:
@@ -147,7 +158,12 @@ class LevelSource:
         ]
         cell_HW = np.array(cells, np.int32).reshape(grid.height, grid.width)
         x, y = env.agent_pos
-        return Level(cell_HW, int(x), int(y), int(env.agent_dir))
+        return Level(cell_HW, int(x), int(y), int(env.agent_dir), self._colours())
+
+    def _colours(self) -> tuple[int, ...]:
+        """What every drop of the episode would draw. Nothing else is drawn after the level, so this can be done in advance."""
+        draw = self._env.np_random.integers
+        return tuple(_COLOURS[draw(0, len(_COLOURS))] for _ in range(self._drops))
 
 
 def _bare(spec: EnvSpec) -> Any:
@@ -180,4 +196,5 @@ def _packed(thing: WorldObj | None, target: WorldObj | None, deep: int = 0) -> i
     )
 
 
+_COLOURS = tuple(COLOR_TO_IDX[name] for name in COLOR_NAMES)
 _WALL = {colour: _packed(Wall(colour), None) for colour in COLOR_TO_IDX}

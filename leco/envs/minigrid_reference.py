@@ -15,6 +15,7 @@ import minigrid  # noqa: F401  # registers its tasks with gymnasium
 import numpy as np
 import numpy.typing as npt
 
+from leco.envs import noisy_tv, obstructed_maze  # noqa: F401  # register their tasks too
 from leco.envs.vector import Steps, checked_actions, checked_environments, checked_seed, episode_seed
 
 if TYPE_CHECKING:

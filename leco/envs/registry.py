@@ -1,6 +1,6 @@
 """The tasks that leco knows by name, and how their environments are made.
 
-To add a MiniGrid task, add a line to TASKS. MiniGrid and numba are imported only when environments are made: the learner needs
+To add a MiniGrid task, add a line to TASKS. Simulators and numba are imported only when environments are made: the learner needs
 to know a task's discount, not to play it.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from leco.envs.vector import VectorEnv
@@ -22,11 +22,13 @@ class Task:
     """What there is to solve.
 
     name         how people call it
-    id           its id in Gymnasium
+    id           its id in Gymnasium, or what its simulator calls it
     gamma        the discount that the paper trains it with
     max_steps    after this many actions an episode ends, solved or not
     description  what has to be done, in a line
     observation_shape, actions   of what its environments give and take: MiniGrid's own, unless said otherwise
+    simulator    what plays it
+    scores       what random play and people score, where a score is only meaningful between the two
     """
 
     name: str
@@ -36,17 +38,34 @@ class Task:
     description: str
     observation_shape: tuple[int, ...] = (7, 7, 3)
     actions: int = 7
+    simulator: Literal["minigrid", "dmlab", "vizdoom"] = "minigrid"
+    scores: tuple[float, float] | None = None
 
 
-def _minigrid(name: str, max_steps: int, description: str) -> Task:
-    """A task of MiniGrid in its version 0, as in the paper."""
-    return Task(name, f"MiniGrid-{name}-v0", _gamma(name), max_steps, description)
+def _minigrid(name: str, max_steps: int, description: str, *, task_id: str | None = None) -> Task:
+    """A task of MiniGrid, in its version 0 as in the paper unless an id says otherwise."""
+    return Task(name, task_id or f"MiniGrid-{name}-v0", _gamma(name), max_steps, description)
+
+
+def _lasertag(size: str, description: str, scores: tuple[float, float]) -> Task:
+    """A task of DeepMind Lab: one of the paper's two, with its scores of random play and of people."""
+    name = f"lasertag_three_opponents_{size}"
+    level = f"contributed/dmlab30/{name}"
+    return Task(name, level, 0.99, 3600, description, _PIXELS, 15, "dmlab", scores)
+
+
+def _vizdoom(scenario: str, actions: int, max_steps: int, description: str) -> Task:
+    """A scenario of ViZDoom."""
+    name = f"vizdoom-{scenario.replace('_', '-')}"
+    return Task(name, scenario, 0.99, max_steps, description, _PIXELS, actions, "vizdoom")
 
 
 def _gamma(name: str) -> float:
     """The paper's discount: long mazes need one that looks less far."""
     return 0.8 if "ObstructedMaze" in name else 0.99
 
+
+_PIXELS = (72, 96, 3)
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -57,6 +76,9 @@ TASKS: dict[str, Task] = {
             "MultiRoom-N4-S5", 120, "small rooms in a chain; six of them in spite of the name (version 1 has four)"
         ),
         _minigrid("MultiRoom-N6", 120, "six rooms in a chain, doors between them, the goal in the last"),
+        _minigrid(
+            "MultiRoom-N7-S4-NoisyTV", 140, "seven small rooms in a chain, and a ball that `drop` gives a random colour"
+        ),
         _minigrid("DoorKey-5x5", 250, "take the key, unlock the door, walk to the goal"),
         _minigrid("DoorKey-8x8", 640, "the same in larger rooms"),
         _minigrid("KeyCorridorS3R1", 270, "find the key, unlock the door, take the ball: three rooms"),
@@ -69,10 +91,34 @@ TASKS: dict[str, Task] = {
         _minigrid("ObstructedMaze-1Dlh", 288, "the same with the key hidden in a box"),
         _minigrid("ObstructedMaze-1Dlhb", 288, "the same with a ball in front of the door"),
         _minigrid("ObstructedMaze-1Q", 720, "one quarter of the full maze; 6 % of the levels cannot be solved"),
-        _minigrid("ObstructedMaze-2Q", 1584, "two quarters of the full maze"),
+        _minigrid(
+            "ObstructedMaze-2Q",
+            1584,
+            "two quarters of the full maze, from the middle room",
+            task_id="MiniGrid-ObstructedMaze-2Q-Middle-v0",
+        ),
         _minigrid(
             "ObstructedMaze-Full", 3600, "nine rooms, keys in boxes, balls before locked doors; take the blue ball"
         ),
+        _minigrid(
+            "ObstructedMaze-1Q-v1",
+            720,
+            "version 1, in which no ball takes the place of a key",
+            task_id="MiniGrid-ObstructedMaze-1Q-v1",
+        ),
+        _minigrid(
+            "ObstructedMaze-2Q-v1",
+            1584,
+            "the same for two quarters, from the room to the right of the middle",
+            task_id="MiniGrid-ObstructedMaze-2Q-v1",
+        ),
+        _minigrid(
+            "ObstructedMaze-Full-v1", 3600, "the same for the full maze", task_id="MiniGrid-ObstructedMaze-Full-v1"
+        ),
+        _lasertag("small", "tag three opponents in a small maze of laser tag", (-0.214, 18.55)),
+        _lasertag("large", "the same in a large maze, where they are seldom met", (-0.102, 31.5)),
+        _vizdoom("my_way_home", 5, 525, "find the armour in a maze of rooms"),
+        _vizdoom("deathmatch", 15, 1050, "beat the bots of an arena, again and again"),
     )
 }
 
@@ -81,7 +127,7 @@ def find_task(name: str) -> Task:
     """The task of this name.
 
     Args:
-        name: a name of TASKS, or the id of any task that MiniGrid registers with Gymnasium.
+        name: a name or an id of TASKS, or the id of any task that MiniGrid registers with Gymnasium.
 
     Raises:
         ValueError: there is none; the message names the nearest.
@@ -113,15 +159,27 @@ def make(task: Task | str, environments: int, seed: int, *, compiled: bool = Tru
         task: a task, or its name for `find_task`.
         environments: how many; at least 1.
         seed: at least 0; episode k of environment e depends on (seed, e, k) alone.
-        compiled: step by the compiled kernel where it does what MiniGrid does, and only there. Otherwise, and always if false,
-            MiniGrid itself steps: the same results, much slower.
+        compiled: of a task of MiniGrid: step by the compiled kernel where it does what MiniGrid does, and only there. Otherwise,
+            and always if false, MiniGrid itself steps: the same results, much slower.
     """
+    if isinstance(task, str):
+        task = find_task(task)
+    if task.simulator == "dmlab":
+        from leco.envs.dmlab import DmlabEnv  # noqa: PLC0415  # see above
+
+        return DmlabEnv(task.id, environments, seed)
+    if task.simulator == "vizdoom":
+        from leco.envs.vizdoom import VizdoomEnv  # noqa: PLC0415  # see above
+
+        return VizdoomEnv(task.id, environments, seed)
+    return _make_minigrid(task, environments, seed, compiled=compiled)
+
+
+def _make_minigrid(task: Task, environments: int, seed: int, *, compiled: bool) -> VectorEnv:
     import gymnasium  # noqa: PLC0415  # see above
 
     from leco.envs.minigrid_reference import ReferenceMiniGrid  # noqa: PLC0415  # see above
 
-    if isinstance(task, str):
-        task = find_task(task)
     spec = gymnasium.registry[task.id]
     if compiled:
         from leco.envs.minigrid_compiled import CompiledMiniGrid  # noqa: PLC0415  # see above

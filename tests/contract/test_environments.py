@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from leco.envs import noisy_tv
 from leco.envs.minigrid_compiled import CompiledMiniGrid
 from leco.envs.minigrid_reference import ReferenceMiniGrid, make_one
 from leco.envs.vector import episode_seed
@@ -20,23 +21,27 @@ if TYPE_CHECKING:
     from leco.envs.vector import VectorEnv
 
 EMPTY = "MiniGrid-Empty-5x5-v0"  # the agent begins in the corner, always
-ROOMS = "MiniGrid-MultiRoom-N2-S4-v0"  # every level is different; an episode takes 40 steps at most
 IDLE = 6
 SOLUTION = (2, 2, 1, 2, 2)
 
 
 class Contract:
+    """Of a task of which every level is different, and that the actions 0, 1 and 2 do not solve; and of EMPTY."""
+
     implementation: Callable[[EnvSpec, int, int], VectorEnv]
+    rooms = "MiniGrid-MultiRoom-N2-S4-v0"
+    most = 40  # steps of an episode
+    change = 1  # an action that changes what is seen, or may
 
     def make(self, task_id: str, environments: int, seed: int = 0) -> VectorEnv:
         return type(self).implementation(gymnasium.registry[task_id], environments, seed)
 
     def test_says_what_it_is(self) -> None:
-        env = self.make(ROOMS, 3)
+        env = self.make(self.rooms, 3)
         assert (env.observation_shape, env.actions, env.environments) == ((7, 7, 3), 7, 3)
 
     def test_gives_the_shapes_and_types_that_it_promises(self) -> None:
-        env = self.make(ROOMS, 3)
+        env = self.make(self.rooms, 3)
         first = env.reset()
         steps = env.step([2, 2, 2])
         assert [(str(a.dtype), a.shape) for a in (first, *steps)] == [
@@ -102,12 +107,13 @@ class Contract:
         assert env.step([IDLE] * 3).ended_E.tolist() == [False, True, False]
 
     def test_terminal_observations_are_those_of_minigrid(self) -> None:
-        env, action_TE = self.make(ROOMS, 3, seed=4), np.random.default_rng(0).integers(0, 3, (41, 3))
+        env = self.make(self.rooms, 3, seed=4)
+        action_TE = np.random.default_rng(0).choice([0, 1, 2, self.change], (self.most, 3))
         env.reset()
-        singles: list[Any] = [make_one(gymnasium.registry[ROOMS]) for _ in range(3)]
+        singles: list[Any] = [make_one(gymnasium.registry[self.rooms]) for _ in range(3)]
         for e, single in enumerate(singles):
             single.reset(seed=episode_seed(4, e, 0))
-        for action_E in action_TE[:40]:
+        for action_E in action_TE:
             steps = env.step(action_E)
             last = [single.step(int(action))[0]["image"] for single, action in zip(singles, action_E, strict=True)]
         assert steps.ended_E.all()
@@ -116,41 +122,42 @@ class Contract:
             np.testing.assert_array_equal(steps.observation_EO[e], single.reset(seed=episode_seed(4, e, 1))[0]["image"])
 
     def test_episodes_depend_on_seed_environment_and_number_alone(self) -> None:
-        many, one = self.make(ROOMS, 4, seed=3), self.make(ROOMS, 1, seed=3)
+        many, one = self.make(self.rooms, 4, seed=2), self.make(self.rooms, 1, seed=2)
         starts_KE, start_K = [many.reset()], [one.reset()]
-        for t in range(80):
-            steps, other = many.step([t % 2] * 4), one.step([IDLE])
-            if (t + 1) % 40 == 0:
+        for t in range(2 * self.most):
+            steps, other = many.step([(0, self.change)[t % 2]] * 4), one.step([IDLE])
+            if (t + 1) % self.most == 0:
                 starts_KE.append(steps.observation_EO)
                 start_K.append(other.observation_EO)
         np.testing.assert_array_equal(np.array(starts_KE)[:, 0], np.array(start_K)[:, 0])
         assert len(np.unique(np.array(starts_KE).reshape(12, -1), axis=0)) == 12
 
     def test_reset_starts_from_the_first_episode_again(self) -> None:
-        env = self.make(ROOMS, 2, seed=1)
+        env = self.make(self.rooms, 2, seed=1)
         first = env.reset()
-        for _ in range(45):
-            later = env.step([1, 2]).observation_EO
+        for _ in range(self.most + 5):
+            later = env.step([self.change, 2]).observation_EO
         assert (later != first).any()
         np.testing.assert_array_equal(env.reset(), first)
-        for _ in range(39):
+        for _ in range(self.most - 1):
             assert not env.step([IDLE, IDLE]).ended_E.any()
         assert env.step([IDLE, IDLE]).ended_E.all()
 
     def test_reset_takes_a_new_seed_and_keeps_it(self) -> None:
-        env, other = self.make(ROOMS, 2, seed=1), self.make(ROOMS, 2, seed=2)
+        env, other = self.make(self.rooms, 2, seed=1), self.make(self.rooms, 2, seed=2)
         first, expected = env.reset(), other.reset()
         np.testing.assert_array_equal(env.reset(seed=2), expected)
         np.testing.assert_array_equal(env.reset(), expected)
         assert (first != expected).any()
 
     def test_arrays_belong_to_the_caller(self) -> None:
-        env, twin = self.make(ROOMS, 2), self.make(ROOMS, 2)
+        env, twin = self.make(self.rooms, 2), self.make(self.rooms, 2)
         kept: list[Any] = [env.reset()]
         twin.reset()
         copies = [kept[0].copy()]
-        for t in range(90):
-            steps, expected = env.step([2, 0]), twin.step([2, 0])
+        for t in range(2 * self.most + 10):
+            action_E = [2, (0, self.change)[t // 2 % 2]]
+            steps, expected = env.step(action_E), twin.step(action_E)
             for part, truth in zip(steps, expected, strict=True):
                 np.testing.assert_array_equal(part, truth)
             if t % 2:
@@ -175,18 +182,18 @@ class Contract:
         ],
     )
     def test_bad_actions_are_refused_and_change_nothing(self, action_E: Any, message: str) -> None:
-        env, twin = self.make(ROOMS, 2), self.make(ROOMS, 2)
+        env, twin = self.make(self.rooms, 2), self.make(self.rooms, 2)
         env.reset()
         twin.reset()
         with pytest.raises(ValueError, match=message):
             env.step(action_E)
-        for _ in range(40):
-            for part, truth in zip(env.step([2, 1]), twin.step([2, 1]), strict=True):
+        for _ in range(self.most):
+            for part, truth in zip(env.step([2, self.change]), twin.step([2, self.change]), strict=True):
                 np.testing.assert_array_equal(part, truth)
 
     @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint64])
     def test_any_integers_are_actions(self, dtype: type) -> None:
-        env, twin = self.make(ROOMS, 2), self.make(ROOMS, 2)
+        env, twin = self.make(self.rooms, 2), self.make(self.rooms, 2)
         env.reset()
         twin.reset()
         got, expected = env.step(np.array([1, 2], dtype)), twin.step([1, 2])
@@ -218,4 +225,20 @@ class TestReference(Contract):
 
 
 class TestCompiled(Contract):
+    implementation = CompiledMiniGrid
+
+
+class NoisyTv(Contract):
+    """Steps draw random numbers here, which must be the episode's own as well."""
+
+    rooms = noisy_tv.TASK_ID
+    most = 140
+    change = 4
+
+
+class TestReferenceNoisyTv(NoisyTv):
+    implementation = ReferenceMiniGrid
+
+
+class TestCompiledNoisyTv(NoisyTv):
     implementation = CompiledMiniGrid

@@ -17,8 +17,31 @@ from leco.envs.minigrid_levels import refusal
 from leco.envs.minigrid_reference import ReferenceMiniGrid, make_one
 from leco.envs.registry import TASKS, find_task, make
 
+MINIGRID = tuple(name for name, task in TASKS.items() if task.simulator == "minigrid")
+# id, gamma, most steps, actions, simulator, scores of random play and of people
+PIXELS = {
+    "lasertag_three_opponents_small": (
+        "contributed/dmlab30/lasertag_three_opponents_small",
+        0.99,
+        3600,
+        15,
+        "dmlab",
+        (-0.214, 18.55),
+    ),
+    "lasertag_three_opponents_large": (
+        "contributed/dmlab30/lasertag_three_opponents_large",
+        0.99,
+        3600,
+        15,
+        "dmlab",
+        (-0.102, 31.5),
+    ),
+    "vizdoom-my-way-home": ("my_way_home", 0.99, 525, 5, "vizdoom", None),
+    "vizdoom-deathmatch": ("deathmatch", 0.99, 1050, 15, "vizdoom", None),
+}
 
-@pytest.mark.parametrize("name", TASKS)
+
+@pytest.mark.parametrize("name", MINIGRID)
 def test_every_task_is_found_by_name_and_by_id_and_is_what_minigrid_says(name: str) -> None:
     task = find_task(name)
     assert task is find_task(task.id)
@@ -28,10 +51,37 @@ def test_every_task_is_found_by_name_and_by_id_and_is_what_minigrid_says(name: s
     assert task.description
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", MINIGRID)
 def test_every_task_is_compiled(name: str) -> None:
     assert isinstance(make(name, 2, 0), CompiledMiniGrid)
     assert isinstance(make(find_task(name), 2, 0, compiled=False), ReferenceMiniGrid)
+
+
+def test_every_task_that_is_not_minigrids_is_what_its_simulator_says() -> None:
+    assert set(TASKS) == {*MINIGRID, *PIXELS}
+    for name, (level, gamma, max_steps, actions, simulator, scores) in PIXELS.items():
+        task = find_task(name)
+        assert task is find_task(level)
+        assert (task.gamma, task.max_steps, task.actions, task.simulator, task.scores) == (
+            gamma,
+            max_steps,
+            actions,
+            simulator,
+            scores,
+        )
+        assert task.observation_shape == (72, 96, 3)
+        assert task.description
+
+
+@pytest.mark.parametrize("name", PIXELS)
+def test_a_task_goes_to_its_simulator(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake(*args: Any) -> Any:
+        return args
+
+    where = {"dmlab": "leco.envs.dmlab.DmlabEnv", "vizdoom": "leco.envs.vizdoom.VizdoomEnv"}[TASKS[name].simulator]
+    monkeypatch.setattr(where, fake)
+    made: Any = make(name, 3, 5)
+    assert made == (PIXELS[name][0], 3, 5)
 
 
 def test_other_ids_of_minigrid_need_no_entry() -> None:
@@ -57,7 +107,10 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str, nearest: str) -
 
 
 def test_the_registry_alone_imports_no_environment() -> None:
-    code = "import sys, leco.envs.registry as r; r.find_task('DoorKey-8x8'); print({'numba', 'minigrid'} & set(sys.modules))"
+    code = (
+        "import sys, leco.envs.registry as r; [r.find_task(name) for name in r.TASKS]; "
+        "print({'numba', 'minigrid', 'gymnasium', 'vizdoom', 'leco.envs.dmlab', 'leco.envs.vizdoom'} & set(sys.modules))"
+    )
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert out.strip() == "set()"
 
