@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _flags(parser)
     given = parser.parse_args(arguments)
     try:
-        experiment = _experiment(given)
+        experiment = read_experiment(given)
     except (ConfigError, OSError) as error:
         parser.error(str(error))
     folder: Path = given.run or Path("runs") / f"{experiment.task}-{experiment.method}-{experiment.seed}"
@@ -80,7 +80,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _experiment(given: argparse.Namespace) -> Experiment:
+def read_experiment(given: argparse.Namespace) -> Experiment:
     """The experiment that the flags describe; that of the folder, if it has one and nothing else is said."""
     file = given.config
     if file is None and given.task is None and given.run is not None and (given.run / "config.toml").exists():
@@ -219,7 +219,7 @@ def train(
             gone = [child for child in (*others, learner) if child.ended() is not None]
             if broken := next((child for child in gone if not child.again()), None):
                 out.write(
-                    f"\n{broken.name} ends again and again; its last words ({broken.log}):\n{_tail(broken.log)}\n"
+                    f"\n{broken.name} ends again and again; its last words ({broken.log}):\n{last_lines(broken.log)}\n"
                 )
                 break
     finally:
@@ -261,7 +261,8 @@ def _free_ports(count: int) -> list[int]:
         return found
 
 
-def _tail(path: Path, lines: int = 8) -> str:
+def last_lines(path: Path, lines: int = 8) -> str:
+    """How a log ends."""
     return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
 
 

@@ -1,0 +1,159 @@
+"""What a sweep found: results.csv, a line a run; results.md, a line for what is compared; and a picture of each task."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from leco.config import ConfigError, parse
+from leco.files import replace_file
+from services.sweep_folder import evaluation, frames_of_update, trained_updates
+from services.sweep_jobs import last_metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+BEFORE = ("run", "task", "method")  # the varied settings
+EVALUATED = ("success", "success_low", "success_high", "return", "return_low", "return_high", "episodes")
+AFTER = ("seed", "frames", "updates", "wall_seconds", *EVALUATED, "version", "commit", "status")
+Row = dict[str, Any]  # by column; None is not known
+
+
+def gather(out: Path, asked: Iterable[Mapping[str, Any]], states: Mapping[str, str]) -> list[Row]:
+    """A row for each run of the folder.
+
+    Args:
+        out: The sweep's folder.
+        asked: The runs, as sweep.toml has them.
+        states: Of those that the present command is about, by name.
+    """
+    rows = []
+    for run in asked:
+        folder = out / run["name"]
+        size, updates = _frames_of_update(folder), trained_updates(folder)
+        found, last = evaluation(folder), last_metrics(folder)
+        ended = found is not None and updates * size >= run["frames"]
+        status = states.get(run["name"], "done" if ended else "waiting")
+        row: Row = {"run": run["name"], "task": run["task"], "method": run["method"], **run["varied"]}
+        row |= {"seed": run["seed"], "frames": updates * size, "updates": updates, "status": status}
+        row |= {"wall_seconds": float(last["seconds"]) if last else None}
+        row |= {"version": " ".join(_versions(folder)), "commit": " ".join(run["commits"])}
+        if found is not None and status == "done":
+            row |= {name: found[name] for name in EVALUATED} | {"wall_seconds": found["seconds"]}
+        rows.append(row)
+    return rows
+
+
+def _frames_of_update(folder: Path) -> int:
+    try:
+        return frames_of_update(parse((folder / "config.toml").read_text()))
+    except (OSError, ConfigError):
+        return 0
+
+
+def _versions(folder: Path) -> list[str]:
+    """Of leco, at the starts of a run."""
+    try:
+        starts = json.loads((folder / "versions.json").read_text())
+    except (OSError, ValueError):
+        return []
+    return list(dict.fromkeys(str(each["leco"]) for each in starts))
+
+
+def varied_keys(rows: Sequence[Row]) -> list[str]:
+    """The settings that were varied, in the order in which they came."""
+    return [key for key in dict.fromkeys(key for row in rows for key in row) if key not in (*BEFORE, *AFTER)]
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    """One line a run."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, (*BEFORE, *varied_keys(rows), *AFTER), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()})
+    replace_file(path, text.getvalue().encode())
+
+
+class Group(NamedTuple):
+    """Runs that differ only by their seed. Numbers are of those that are done, in the order of their seeds."""
+
+    task: str
+    method: str
+    varied: tuple[tuple[str, str], ...]
+    runs: list[str]
+    seeds: list[int]
+    frames: list[int]
+    successes: list[float]
+    returns: list[float]
+
+
+def grouped(rows: Sequence[Row]) -> list[Group]:
+    """What is compared."""
+    keys = varied_keys(rows)
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        varied = tuple((key, row[key]) for key in keys if row.get(key) is not None)
+        groups.setdefault((row["task"], row["method"], varied), []).append(row)
+    made = []
+    for (task, method, varied), members in groups.items():
+        members.sort(key=lambda row: int(row["seed"]))
+        done = [row for row in members if row["status"] == "done"]
+        columns = [[row[name] for row in done] for name in ("seed", "frames", "success", "return")]
+        made.append(Group(task, method, varied, [row["run"] for row in members], *columns))
+    return made
+
+
+def write_markdown(path: Path, groups: Sequence[Group]) -> None:
+    """One line for what is compared: the mean over seeds, and each seed's number."""
+    keys = list(dict.fromkeys(key for group in groups for key, _ in group.varied))
+    head = ["method", *keys, "seeds", "frames", "success, mean", "of each seed", "return, mean", "of each seed"]
+    lines = ["# Results", "", "Fresh episodes, played after training; results.csv has intervals and the rest."]
+    for task in dict.fromkeys(group.task for group in groups):
+        lines += ["", f"## {task}", "", _line(head), _line(["---"] * len(head))]
+        for group in (each for each in groups if each.task == task):
+            varied = dict(group.varied)
+            missing = len(group.runs) - len(group.seeds)
+            seeds = ", ".join(map(str, group.seeds)) + (f" ({missing} not done)" if missing else "")
+            frames = (
+                " to ".join(f"{n:,}" for n in sorted({min(group.frames), max(group.frames)})) if group.frames else "-"
+            )
+            lines.append(
+                _line([group.method, *(varied.get(key, "") for key in keys), seeds.strip(), frames, *_means(group)])
+            )
+        lines += ["", f"![success and return over frames]({task}.png)"]
+    replace_file(path, ("\n".join(lines) + "\n").encode())
+
+
+def _means(group: Group) -> list[str]:
+    if not group.seeds:
+        return ["-"] * 4
+    return [
+        f"{100 * statistics.fmean(group.successes):.1f} %",
+        ", ".join(f"{100 * each:.1f}" for each in group.successes),
+        f"{statistics.fmean(group.returns):.3f}",
+        ", ".join(f"{each:.3f}" for each in group.returns),
+    ]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def draw_task(out: Path, task: str, groups: Sequence[Group]) -> None:
+    """The picture of a task: a line for what is compared. Of a single method only what is varied is named."""
+    from services.curves import draw_comparison  # noqa: PLC0415  # slow to import, and needed late
+
+    ours = [group for group in groups if group.task == task]
+    one = ours[0].method if len({group.method for group in ours}) == 1 else None
+    lines = {}
+    for group in ours:
+        settings = [f"{key.rpartition('.')[2]} {value}" for key, value in group.varied]
+        name = settings if one and settings else [group.method, *settings]
+        lines[", ".join(name)] = [out / run / "metrics.csv" for run in group.runs]
+    title = f"{one} on {task}" if one and len(ours) > 1 else task
+    draw_comparison(lines, out / f"{task}.png", title=title)
