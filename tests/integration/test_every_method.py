@@ -59,7 +59,8 @@ def test_a_method_trains_and_says_what_it_rewards(method: str, tmp_path: Path) -
 
 def test_noveld_pays_only_first_visits_in_an_episode(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    trained(run, "noveld", "training.novelty_learning_rate=1e-3")
+    few = ("hash.size=[1, 1]", "hash.codes=2")  # two codes: most observations are no first visit
+    trained(run, "noveld", "training.novelty_learning_rate=1e-3", *few)
     paid, new = column(run, "r_ep"), column(run, "new_code_share")
     assert any(share == 0 for share in new)
     assert any(reward > 0 for reward in paid)
@@ -118,25 +119,16 @@ def test_counting_over_the_whole_run_is_a_setting(tmp_path: Path) -> None:
     assert last > 0.5 * first
 
 
-def test_an_adaptive_lambda_is_a_setting(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    trained(run, "leco", "training.adaptive_lambda=true", updates=10)
-    for told, novelty in zip(column(run, "lambda"), column(run, "r_ep"), strict=True):
-        assert told == pytest.approx(novelty / (1 + novelty), rel=1e-4)
-
-
-def test_the_hash_may_have_another_size(tmp_path: Path) -> None:
-    for number, (method, sizes) in enumerate(
-        (
-            ("vq-only", ("hash.size=[2, 4]", "hash.codes=16")),
-            ("dsc", ("hash.size=[2, 2]", "hash.codes=4")),
-            ("ae-lsh", ("hash.bits=9",)),
-        )
-    ):
-        run = tmp_path / str(number)
-        state = trained(run, method, *sizes, updates=5)
-        if method == "vq-only":
-            assert state.intrinsic["bottleneck.vectors"].shape[0] == 16
-        if method == "ae-lsh":
-            assert state.running["bottleneck.projection_PF"].shape[0] == 9
-        assert rows(run)[-1]["new_code_share"] != ""
+@pytest.mark.parametrize(
+    ("method", "size", "name", "rows_of_it"),
+    [
+        ("vq-only", ("hash.size=[2, 4]", "hash.codes=16"), "vectors", 16),
+        ("ae-lsh", ("hash.bits=9",), "projection_PF", 9),
+    ],
+)
+def test_the_hash_may_have_another_size(
+    method: str, size: tuple[str, ...], name: str, rows_of_it: int, tmp_path: Path
+) -> None:
+    state = trained(tmp_path / "run", method, *size, updates=5)
+    assert len({**state.intrinsic, **state.running}[f"bottleneck.{name}"]) == rows_of_it
+    assert rows(tmp_path / "run")[-1]["new_code_share"] != ""

@@ -12,6 +12,7 @@ from leco.algo.hashes import dsc_code
 from leco.coding import Coder, make_coder
 from leco.methods import METHODS, find_method
 from leco.networks import build
+from leco.settings import HashSize
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -50,6 +51,41 @@ def test_the_code_of_dsc_is_the_picture_at_3_by_3_in_11_levels() -> None:
     expected = dsc_code(torch.from_numpy(observation_NO), size=(3, 3), levels=11, maximum=(10, 5, 2)).numpy()
     assert coder.width == 27
     assert coder.codes(observation_NO).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "size", "width", "below"),
+    [
+        ("vq-only", SHAPE, HashSize(size=(2, 4), codes=16), 8, 16),
+        ("vq-only", SHAPE, HashSize(size=(4, 4)), 16, 8),
+        ("vq-only", (72, 96, 3), HashSize(size=(4, 6), codes=36), 24, 36),
+        ("vq-only", (72, 96, 3), HashSize(), 6, 24),
+        ("ae-lsh", SHAPE, HashSize(bits=9), 2, 256),
+        ("ae-lsh", (72, 96, 3), HashSize(bits=82), 11, 256),
+        ("dsc", SHAPE, HashSize(size=(2, 2), codes=4), 12, 4),
+        ("dsc", (72, 96, 3), HashSize(codes=8), 18, 8),
+    ],
+)
+def test_codes_have_the_size_that_is_asked_for(
+    name: str, shape: tuple[int, ...], size: HashSize, width: int, below: int
+) -> None:
+    torch.manual_seed(1)
+    method = find_method(name)
+    net = build(method, shape, 7, size).intrinsic
+    coder = make_coder(method, shape, net and net.eval(), size)
+    assert coder is not None
+    assert coder.width == width
+    codes = coder.codes(np.random.default_rng(0).integers(0, 3, (5, *shape)).astype(np.uint8))
+    assert codes.shape == (5, width)
+    assert codes.max() < below
+    if net is not None:  # the decoder gives back what the encoder saw
+        seen = torch.zeros(2, *shape, dtype=torch.uint8)
+        assert net.decode(net.bottleneck(net.encode(seen)).z_NDHW).shape == net.target(seen).shape
+
+
+def test_a_learned_hash_of_pixels_has_two_sizes() -> None:
+    with pytest.raises(ValueError, match=r"hash.size is \[3, 3\], expected \[2, 3\] or \[4, 6\] for pixels"):
+        build(find_method("leco"), (72, 96, 3), 7, HashSize(size=(3, 3)))
 
 
 def test_each_distinct_observation_is_hashed_once() -> None:

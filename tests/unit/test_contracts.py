@@ -60,14 +60,18 @@ def test_a_breaking_change_is_found(copy: Path, old: str, new: str) -> None:
 
 def test_a_new_field_is_no_breaking_change(copy: Path) -> None:
     edit(
-        copy / "proto/leco/v1/hash_count.proto", "bytes codes = 4;", "bytes codes = 4;\n  // More.\n  uint32 more = 5;"
+        copy / "proto/leco/v1/hash_count.proto",
+        "bytes codes = 4;",
+        "bytes codes = 4;\n  // More.\n  uint32 more = 100;",
     )
     assert run(copy, BUF, "breaking", "--against", "proto/accepted.binpb") == (0, "")
 
 
 def test_generated_code_that_is_out_of_date_or_edited_is_found(copy: Path) -> None:
     edit(
-        copy / "proto/leco/v1/hash_count.proto", "bytes codes = 4;", "bytes codes = 4;\n  // More.\n  uint32 more = 5;"
+        copy / "proto/leco/v1/hash_count.proto",
+        "bytes codes = 4;",
+        "bytes codes = 4;\n  // More.\n  uint32 more = 100;",
     )
     code, output = run(copy, sys.executable, "proto/generate.py", "--check")
     assert code == 1
