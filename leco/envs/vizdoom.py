@@ -32,6 +32,9 @@ class VizdoomEnv:
         scenario: a name of SCENARIOS.
         environments: how many; at least 1.
         seed: at least 0.
+
+    Attributes:
+        dropped_E: bool [E], whether the episode that ended in the last step was dropped.
     """
 
     def __init__(self, scenario: str, environments: int, seed: int) -> None:
@@ -46,6 +49,7 @@ class VizdoomEnv:
         self._episode_E: list[int] = []
         self._crashes_E = [0] * environments
         self._dropped = 0
+        self.dropped_E = np.zeros(environments, np.bool_)
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
@@ -85,6 +89,7 @@ class VizdoomEnv:
             raise RuntimeError("reset() must be called before step()")
         reward_E = np.zeros(len(self._engines), np.float32)
         ended_E, success_E = np.zeros((2, len(self._engines)), np.bool_)
+        self.dropped_E = np.zeros(len(self._engines), np.bool_)
         last: list[npt.NDArray[np.uint8]] = []
         for e, engine in enumerate(self._engines):
             try:
@@ -93,7 +98,7 @@ class VizdoomEnv:
                 success_E[e] = ended_E[e] and self._scenario.can_be_solved and reward_E[e] > 0
             except CRASHES as crash:
                 self._dropped += 1
-                ended_E[e] = True
+                ended_E[e] = self.dropped_E[e] = True
                 self._crashed(e, crash)
             if ended_E[e]:
                 last.append(self._seen_EO[e].copy())

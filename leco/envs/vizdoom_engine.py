@@ -10,10 +10,13 @@ import numpy as np
 
 from leco.envs.vizdoom_scenarios import TICS
 
+# Errors that whoever asked for environments prints as one line.
 try:
     import vizdoom
 except ModuleNotFoundError as missing:
-    raise ImportError("ViZDoom is not installed: pip install 'leco[vizdoom]'") from missing
+    raise ValueError("ViZDoom is not installed: pip install 'leco[vizdoom]'") from missing
+except ImportError as broken:
+    raise ValueError(f"ViZDoom is installed but cannot be loaded: {broken}") from broken
 
 if TYPE_CHECKING:
     import numpy.typing as npt

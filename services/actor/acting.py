@@ -71,6 +71,7 @@ class Actor:
             raise ValueError(
                 f"{specification.task} has observations and actions {found} here, and others at the learner"
             )
+        self._dropped = 0
         self._player: Player | None = None
         self._version = 0
         self._hash_version = 0
@@ -105,6 +106,7 @@ class Actor:
                 endings = [ending.summary for each in unroll.endings for ending in each]
                 self._metrics.episodes.inc(len(endings))
                 self._metrics.successes.inc(sum(summary.success for summary in endings))
+                self._note_dropped()
                 parcel = Parcel(unroll, self._version, self._hash_of(self._version, self._intrinsic))
                 self._timed("waiting", lambda: sender.send(parcel))  # noqa: B023  # called at once
                 if sender.held_up or in_turns:
@@ -112,6 +114,12 @@ class Actor:
         finally:
             self._env.close()
         sender.finish()
+
+    def _note_dropped(self) -> None:
+        """Of environments whose engines can fail. The contract has a summary for every end, so these episodes have one too."""
+        dropped = getattr(self._env, "dropped_episodes", 0)
+        self._metrics.dropped.inc(dropped - self._dropped)
+        self._dropped = dropped
 
     def _newer(self, stopped: threading.Event) -> ParameterSnapshot | None:
         """Newer parameters if there are any. In a deterministic run: those after the updates that the last unroll serves.

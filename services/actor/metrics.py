@@ -23,6 +23,12 @@ class ActorMetrics:
         self.successes = Counter(
             "leco_actor_successes_total", "Episodes that the task calls solved.", registry=registry
         )
+        self.dropped = Counter(
+            "leco_actor_dropped_episodes_total",
+            "Episodes that were lost because the simulator's engine failed. Those that had begun also count as episodes that "
+            "ended, with the return that they had until then.",
+            registry=registry,
+        )
         self.uncounted = Counter(
             "leco_actor_uncounted_trajectories_total",
             "Trajectories without counts because counting failed; the learner drops them.",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -11,24 +14,39 @@ from PIL import Image
 
 from leco.config import parse, to_toml
 from leco.envs import registry
-from leco.envs.registry import find_task
+from leco.envs.registry import TASKS, find_task
+from leco.envs.vector import Steps
 from leco.methods import find_method
 from leco.nets.policy import MiniGridPolicy
+from leco.nets.stepping import stepper
 from leco.networks import build
 from leco.saving import save
 from leco.training import start
 from services import evaluate as module
-from services.evaluate import FRESH, Result, evaluate, summary, trained_policy, wilson
+from services.evaluate import (
+    ENGINES,
+    FRESH,
+    EvaluationError,
+    Result,
+    evaluate,
+    has_success,
+    numbers,
+    summary,
+    trained_policy,
+    wilson,
+)
 from services.film import LAST_MILLISECONDS, MILLISECONDS, film
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
     from leco.envs.registry import Task
     from leco.envs.vector import VectorEnv
 
 TASK = find_task("Empty-5x5")  # 100 actions at most
+WITH_ENGINES = dataclasses.replace(TASK, simulator="dmlab")
+LASERTAG = find_task("lasertag_three_opponents_small")
+STAND_IN = Path(__file__).parents[1] / "dmlab_stand_in"
 
 
 @pytest.fixture(autouse=True)
@@ -118,12 +136,183 @@ def test_the_summary_by_hand() -> None:
     assert length.split() == ["mean", "length", "25.0", "actions"]
 
 
-def saved_run(folder: Path, *updates: int) -> Path:
+def test_a_task_with_scores_is_normalised_and_one_without_success_says_so() -> None:
+    returns_N = np.array([9.168 - 1, 9.168 + 1])  # in the mean half of the way from -0.214 to 18.55
+    result = Result(returns_N, np.array([3600, 3600]), np.array([False, False]), dropped=3)
+    rate, mean, normalised, length, dropped = summary(result, LASERTAG).splitlines()
+    assert rate.strip() == "success rate  none: this task calls no episode solved, look at the return"
+    assert mean.split()[:3] == ["mean", "return", "9.168"]
+    # 1.96 x 1.4142 / 1.4142 of 18.764 on both sides
+    assert normalised.split()[:8] == ["normalised", "50.0", "%", "(95", "%:", "39.6", "to", "60.4)"]
+    assert normalised.endswith("0 % is random play (-0.214), 100 % are people (18.55)")
+    assert length.split() == ["mean", "length", "3600.0", "actions"]
+    assert dropped.split()[:2] == ["dropped", "3,"]
+    found = numbers(result, LASERTAG)
+    names = ("human_normalised", "human_normalised_low", "human_normalised_high", "dropped")
+    assert [found[name] for name in names] == pytest.approx([50, 39.555, 60.445, 3], abs=1e-3)
+    assert "human_normalised" not in numbers(result, TASK)
+
+
+def test_what_has_no_success_has_none() -> None:
+    without = {name for name, task in TASKS.items() if not has_success(task)}
+    assert without == {LASERTAG.name, "lasertag_three_opponents_large", "vizdoom-deathmatch"}
+
+
+class Scripted:
+    """Environments whose episodes have given lengths, and of which given ones are dropped in their last step.
+
+    The reward of every action is the number of its environment and episode: 100 e + k.
+    """
+
+    observation_shape, actions = TASK.observation_shape, TASK.actions
+
+    def __init__(
+        self, environments: int, length: Callable[[int, int], int], drops: Callable[[int, int], bool] = lambda *_: False
+    ) -> None:
+        self.environments, self.closed = environments, False
+        self._length, self._drops = length, drops
+        self.played = np.zeros(environments, int)
+        self._time = np.zeros(environments, int)
+        self.dropped_E = np.zeros(environments, bool)
+
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        assert seed is None
+        return np.zeros((self.environments, *self.observation_shape), np.uint8)
+
+    def step(self, action_E: Any) -> Steps:
+        assert action_E.shape == (self.environments,)
+        self._time += 1
+        now = list(enumerate(self.played))
+        ended_E = np.array([self._time[e] >= self._length(e, k) for e, k in now])
+        reward_E = np.array([100 * e + k for e, k in now], np.float32)
+        self.dropped_E = ended_E & [self._drops(e, k) for e, k in now]
+        self._time[ended_E] = 0
+        self.played[ended_E] += 1
+        observation_EO = self.reset()
+        return Steps(observation_EO, reward_E, ended_E, ended_E & ~self.dropped_E, observation_EO[ended_E])
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, *script: Any) -> list[Scripted]:
+    """What `evaluate` will have made."""
+    made: list[Scripted] = []
+
+    def make(task: Task, environments: int, seed: int) -> Any:
+        assert (task, seed) == (WITH_ENGINES, FRESH)
+        made.append(Scripted(environments, *script))
+        return made[0]
+
+    monkeypatch.setattr(module, "make", make)
+    return made
+
+
+def length_of(e: int, k: int) -> int:
+    """Environment 0 is done long before the others."""
+    return 1 if e == 0 else 2 + (3 * e + 5 * k) % 7
+
+
+@pytest.mark.parametrize("episodes", [1, 7, 8, 9, 30])
+def test_few_engines_play_all_episodes_and_each_counts_once(monkeypatch: pytest.MonkeyPatch, episodes: int) -> None:
+    made = scripted(monkeypatch, length_of)
+    result = evaluate(policy(), WITH_ENGINES, episodes=episodes, seed=0, greedy=False)
+    [env] = made
+    assert env.environments == min(episodes, ENGINES)
+    assert env.closed
+    # The first episodes of each environment, as if all were long: not more of those that end early.
+    expected = [divmod(n, env.environments)[::-1] for n in range(episodes)]
+    assert result.lengths_N.tolist() == [length_of(e, k) for e, k in expected]
+    assert result.returns_N.tolist() == [(100 * e + k) * length_of(e, k) for e, k in expected]
+    assert result.solved_N.all()
+    assert result.dropped == 0
+
+
+def test_another_episode_is_played_for_one_that_was_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = {(0, 0), (0, 1), (3, 1), (5, 2)}
+    scripted(monkeypatch, length_of, lambda e, k: (e, k) in lost)
+    result = evaluate(policy(), WITH_ENGINES, episodes=20, seed=0, greedy=False)
+    expected = []
+    for e in range(ENGINES):
+        whole = [k for k in range(9) if (e, k) not in lost]
+        expected += [(n, e, whole[n]) for n in range(3) if n * ENGINES + e < 20]
+    assert result.lengths_N.tolist() == [length_of(e, k) for _, e, k in sorted(expected)]
+    assert result.returns_N.tolist() == [(100 * e + k) * length_of(e, k) for _, e, k in sorted(expected)]
+    assert result.solved_N.all()
+    assert result.dropped == 3  # nobody waited for the third episode of environment 5
+
+
+def test_engines_that_always_fail_are_an_error_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = scripted(monkeypatch, length_of, lambda e, _: e == 2)
+    with pytest.raises(EvaluationError, match="engines failed in 14 episodes, more than the 3 to be played"):
+        evaluate(policy(), WITH_ENGINES, episodes=3, seed=0, greedy=False)
+    assert made[0].closed
+
+
+def test_a_new_episode_knows_nothing_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, length_of)
+    seen: list[tuple[np.ndarray, ...]] = []
+
+    def noting_stepper(of: Any) -> Any:
+        step = stepper(of)
+
+        def noting(core: Any, *inputs: Any) -> Any:
+            seen.append(tuple(each.numpy().copy() for each in inputs[1:]))
+            return step(core, *inputs)
+
+        return noting
+
+    monkeypatch.setattr(module, "stepper", noting_stepper)
+    evaluate(policy(), WITH_ENGINES, episodes=30, seed=0, greedy=False)
+    for start_E, action_E, reward_E in seen:
+        assert ((action_E == -1) == start_E).all()
+        assert (reward_E[start_E] == 0).all()
+        assert (reward_E[1:][~start_E[1:]] > 0).all()
+    assert sum(start_E.sum() for start_E, _, _ in seen) >= 30
+
+
+def test_lasertag_to_the_end_with_an_engine_that_crashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Through the real adapter, with the stand-in for DeepMind Lab: episodes of 18 frames, which are five actions."""
+    run = saved_run(tmp_path, 7, task=LASERTAG)
+    crash = {"do": "crash", "at": 9, "once": str(tmp_path / "once")}
+    for name, value in (("PYTHONPATH", STAND_IN), ("LECO_DMLAB_CACHE", "off"), ("LECO_DMLAB_PYTHON", "")):
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("DMLAB_STAND_IN", json.dumps({"frames": 18, "step": crash}))
+    picture, written = tmp_path / "film.gif", tmp_path / "numbers.json"
+    module.main([str(run), "--episodes=10", f"--gif={picture}", f"--json={written}"])
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "lasertag_three_opponents_small, no-int, after 7 updates: 10 fresh episodes"
+    assert [line.split()[0] for line in lines[1:4]] == ["success", "mean", "normalised"]
+    assert lines[4:] == [
+        "mean length   5.0 actions",
+        "dropped       1, because their engine failed; others were played in their place",
+        f"an episode of 5 actions: {picture}",
+    ]
+    found = json.loads(written.read_text())
+    assert (found["episodes"], found["dropped"], found["length"]) == (10, 1, 5.0)
+    assert found["human_normalised"] == pytest.approx(100 * (found["return"] + 0.214) / 18.764)
+    with Image.open(picture) as opened:
+        shown = [np.asarray(_frame(opened, n)) for n in range(opened.n_frames)]  # type: ignore[attr-defined]
+    # The last picture is the one before it again, which Pillow shows for longer instead.
+    assert len(shown) == 5
+    for each in shown:
+        assert each.shape == (216, 288, 3)
+        assert (each == each[::3, ::3].repeat(3, 0).repeat(3, 1)).all()
+
+
+def _frame(opened: Image.Image, n: int) -> Image.Image:
+    opened.seek(n)
+    return opened.convert("RGB")
+
+
+def saved_run(folder: Path, *updates: int, task: Task = TASK) -> Path:
     run = folder / "run"
     (run / "checkpoints").mkdir(parents=True)
-    experiment = parse("", {"task": "Empty-5x5", "method": "no-int"})
+    experiment = parse("", {"task": task.name, "method": "no-int"})
     (run / "config.toml").write_text(to_toml(experiment))
-    fresh = start(build(find_method("no-int"), TASK.observation_shape, TASK.actions))
+    fresh = start(build(find_method("no-int"), task.observation_shape, task.actions))
     for each in updates:
         named = {name: torch.full_like(tensor, each / 1000) for name, tensor in fresh.policy.items()}
         state = fresh._replace(policy=named, updates=each)
@@ -167,6 +356,12 @@ def test_errors_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "--episodes is 0, expected at least 1" in error(str(run), "--episodes=0")
     (run / "checkpoints" / "000000001.safetensors").write_bytes(b"damaged")
     assert error(str(run)).startswith(f"leco eval: {run / 'checkpoints' / '000000001.safetensors'} ")
+
+
+def test_a_simulator_that_is_not_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LECO_DMLAB_PYTHON", str(tmp_path / "nowhere"))
+    with pytest.raises(SystemExit, match=r"leco eval: cannot run .*nowhere .*LECO_DMLAB_PYTHON names the interpreter"):
+        module.main([str(saved_run(tmp_path, 7, task=LASERTAG))])
 
 
 @pytest.mark.parametrize("greedy", [False, True])

@@ -113,6 +113,7 @@ def test_an_episode_ends_by_itself_with_the_last_picture_there_was(lab: Lab) -> 
         assert before.reward_E.tolist() == [4, 1]  # of four frames
     steps = env.step([FIRE, FORWARD])
     assert steps.ended_E.tolist() == [True, True]
+    assert not env.dropped_E.any()
     assert steps.success_E.tolist() == [False, False]
     assert steps.reward_E.tolist() == [2, 0.5]  # of the two frames that were left
     np.testing.assert_array_equal(steps.terminal_observation_FO, before.observation_EO)
@@ -314,6 +315,7 @@ def test_an_engine_that_fails_is_replaced_and_its_episode_dropped(
             assert not steps.success_E.any()
             np.testing.assert_array_equal(steps.terminal_observation_FO, last[[e]])
             assert spelled(steps.observation_EO[e], 1)[:3] == [0, episode_seed(5, e, 1) >> 33, 1]
+        assert env.dropped_E.tolist() == (steps.ended_E.tolist() if t == 2 else [False] * 3)
         if t >= 2:
             others = np.arange(3) != e
             np.testing.assert_array_equal(steps.observation_EO[others], truth.observation_EO[others])
@@ -644,7 +646,7 @@ def test_a_level_is_whole_or_not_there_while_processes_write_and_remove(tmp_path
 # --- the files themselves, and scores ---
 
 
-@pytest.mark.parametrize("name", ["dmlab.py", "dmlab_engine.py", "dmlab_cache.py"])
+@pytest.mark.parametrize("name", ["dmlab.py", "dmlab_process.py", "dmlab_engine.py", "dmlab_cache.py"])
 def test_nothing_is_pickled(name: str) -> None:
     nodes = list(ast.walk(ast.parse((SOURCES / name).read_text())))
     imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}

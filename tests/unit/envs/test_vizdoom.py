@@ -279,6 +279,7 @@ def test_a_crashed_engine_costs_its_episode_only(caplog: pytest.LogCaptureFixtur
         kill_engine(env, 0)
         steps, expected = env.step([RIGHT, FORWARD]), twin.step([RIGHT, FORWARD])
         assert (steps.ended_E.tolist(), steps.success_E.tolist(), steps.reward_E[0]) == ([True, False], [False] * 2, 0)
+        assert env.dropped_E.tolist() == [True, False]
         np.testing.assert_array_equal(steps.terminal_observation_FO, before.observation_EO[:1])
         np.testing.assert_array_equal(steps.observation_EO[1], expected.observation_EO[1])
         twin._episode_E[0] = 0
@@ -287,6 +288,7 @@ def test_a_crashed_engine_costs_its_episode_only(caplog: pytest.LogCaptureFixtur
         for _ in range(5):
             steps, expected = env.step([FORWARD, LEFT]), twin.step([FORWARD, LEFT])
             np.testing.assert_array_equal(steps.observation_EO, expected.observation_EO)
+            assert not env.dropped_E.any()
         assert (env.dropped_episodes, twin.dropped_episodes) == (1, 0)
         assert "ViZDoom crashed in episode 0 of environment 0 and is started again" in caplog.text
         for _ in range(3):  # with a completed step in between, it may crash as often as it likes
@@ -357,7 +359,17 @@ sys.stdin.read()
     assert not left
 
 
-def test_without_the_package_one_sentence_says_what_to_do() -> None:
-    code = "import sys; sys.modules['vizdoom'] = None; import leco.envs.vizdoom"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1] == "ImportError: ViZDoom is not installed: pip install 'leco[vizdoom]'"
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        ("raise ModuleNotFoundError", "ViZDoom is not installed: pip install 'leco[vizdoom]'"),
+        ("raise ImportError('no libX.so')", "ViZDoom is installed but cannot be loaded: no libX.so"),
+    ],
+)
+def test_without_the_package_one_sentence_says_what_to_do(tmp_path: Path, module: str, sentence: str) -> None:
+    """tests/integration/test_pixels.py shows that it is all that `leco actor` prints."""
+    (tmp_path / "vizdoom.py").write_text(module)
+    code = "from leco.envs.registry import make; make('vizdoom-my-way-home', 1, 0)"
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
+    assert done.stderr.splitlines()[-1] == f"ValueError: {sentence}"
