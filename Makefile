@@ -48,6 +48,7 @@ bench: $(READY) ## Run the benchmarks; tables go to benchmarks/results
 	$(BIN)/python -W ignore benchmarks/update.py
 	$(BIN)/python -W ignore benchmarks/bilevel.py
 	$(BIN)/python -W ignore benchmarks/environments.py
+	$(BIN)/python -W ignore benchmarks/payload.py
 	$(BIN)/python -W ignore benchmarks/stream.py
 	$(BIN)/python -W ignore benchmarks/end_to_end.py
 

@@ -5,6 +5,7 @@ compute with it.
 """
 
 import itertools
+import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator
@@ -14,9 +15,20 @@ import numpy as np
 import numpy.typing as npt
 
 from leco.rpc.contract import checked_tensors
-from leco.rpc.tensors import MAX_AXES, CodecError, layout, pack, payload_size, tensors_to_message, unpack
+from leco.rpc.tensors import (
+    ALIGNMENT,
+    MAX_AXES,
+    CodecError,
+    Compression,
+    expanded,
+    layout,
+    pack,
+    payload_size,
+    tensors_to_message,
+    unpack,
+)
 from leco.types import EpisodeSummary, ParameterSnapshot, RunSpecification, Trajectory, TrajectorySpec
-from leco.v1 import learner_pb2, trajectory_pb2
+from leco.v1 import learner_pb2, tensor_pb2, trajectory_pb2
 
 __all__ = [
     "CodecError",
@@ -93,7 +105,7 @@ def _check_specification(message: learner_pb2.RunSpecification) -> None:
         raise CodecError(f"code_width is {message.code_width}, expected at most {MAX_CODE_WIDTH}")
 
 
-def trajectory_to_message(trajectory: Trajectory) -> trajectory_pb2.Trajectory:
+def trajectory_to_message(trajectory: Trajectory, *, compression: Compression = "none") -> trajectory_pb2.Trajectory:
     """A trajectory as the actor sends it."""
     tensors: dict[str, npt.NDArray[Any]] = {
         "observation": trajectory.observation,
@@ -114,7 +126,7 @@ def trajectory_to_message(trajectory: Trajectory) -> trajectory_pb2.Trajectory:
         counted=trajectory.count is not None,
         previous_action=trajectory.previous_action,
         previous_reward=trajectory.previous_reward,
-        tensors=tensors_to_message(tensors),
+        tensors=tensors_to_message(tensors, compression=compression),
         episodes=[
             trajectory_pb2.EpisodeSummary(
                 episode_return=episode.episode_return, length=episode.length, success=episode.success
@@ -129,7 +141,7 @@ def trajectory_from_message(message: trajectory_pb2.Trajectory, spec: Trajectory
 
     The arrays are read-only views over one buffer.
     """
-    tensors = checked_tensors(message, spec)
+    tensors = checked_tensors(_uncompressed(message, spec), spec)
     return Trajectory(
         number=message.number,
         parameters_version=message.parameters_version,
@@ -148,6 +160,26 @@ def trajectory_from_message(message: trajectory_pb2.Trajectory, spec: Trajectory
         ),
         run_count=tensors.get("run_count"),
     )
+
+
+def _uncompressed(message: trajectory_pb2.Trajectory, spec: TrajectorySpec) -> trajectory_pb2.Trajectory:
+    """The message itself, or one with the payload that its compressed one stands for."""
+    if message.tensors.compression == tensor_pb2.COMPRESSION_UNSPECIFIED:
+        return message
+    payload = expanded(message.tensors, layout(message.tensors.specs), max_bytes=_largest_payload(spec))
+    plain = trajectory_pb2.Trajectory()
+    plain.CopyFrom(message)
+    plain.tensors.payload = payload
+    plain.tensors.compression = tensor_pb2.COMPRESSION_UNSPECIFIED
+    return plain
+
+
+def _largest_payload(spec: TrajectorySpec) -> int:
+    """At least the bytes of any trajectory of this run: one in which every action ends an episode, with all there is to count."""
+    steps = spec.unroll_length
+    observations = (2 * steps + 1) * math.prod(spec.observation_shape)  # with the terminal ones
+    words = steps * (spec.action_count + 4) + math.prod(spec.core_state_shape)  # action, reward, count, run_count
+    return observations + (steps + 1) + 4 * words + 9 * ALIGNMENT
 
 
 def parameters_to_messages(

@@ -20,6 +20,7 @@ from leco.v1 import learner_pb2, learner_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from leco.rpc.tensors import Compression
     from leco.types import ParameterSnapshot, RunSpecification, Trajectory
 
 log = structlog.get_logger(__name__)
@@ -123,6 +124,7 @@ class LearnerClient:
         patience_seconds: How long `parameters` may take in all.
         max_parameters_bytes: The largest parameters accepted.
         incarnation: 16 bytes that nobody else has; random unless given.
+        compression: Of the trajectories on the wire. The learner takes either.
     """
 
     def __init__(
@@ -135,6 +137,7 @@ class LearnerClient:
         patience_seconds: float = 60.0,
         max_parameters_bytes: int = 1 << 30,
         incarnation: bytes | None = None,
+        compression: Compression = "none",
     ) -> None:
         if max_unacknowledged < 1:
             raise ValueError(f"max_unacknowledged is {max_unacknowledged}, expected at least 1")
@@ -145,6 +148,7 @@ class LearnerClient:
         self._patience_seconds = patience_seconds
         self._max_parameters_bytes = max_parameters_bytes
         self._incarnation = incarnation or secrets.token_bytes(16)
+        self._compression = compression
         self._changed = threading.Condition()  # guards everything below
         self._specification: RunSpecification | None = None
         self._waiting: deque[learner_pb2.PushRequest] = deque()  # trajectories in order, not acknowledged yet
@@ -196,19 +200,25 @@ class LearnerClient:
                 raise RunChanged(str(error)) from cause
             raise
 
-    def push(self, trajectory: Trajectory) -> None:
+    def push(self, trajectory: Trajectory) -> float:
         """Hands over the next trajectory, numbered 1, 2, 3, ...; waits while `max_unacknowledged` are on their way.
+
+        Returns:
+            How many seconds it waited.
 
         Raises:
             RunChanged, TakenOver, Rejected: what ended the stream for good; this trajectory and all that wait are lost.
             Closed: by another thread, while this one waited.
         """
         self._joined()
-        request = learner_pb2.PushRequest(trajectory=trajectory_to_message(trajectory))
+        message = trajectory_to_message(trajectory, compression=self._compression)
+        request = learner_pb2.PushRequest(trajectory=message)
+        begin = time.monotonic()
         with self._changed:
             self._changed.wait_for(
                 lambda: self._closed or self._failure or len(self._waiting) < self._max_unacknowledged
             )
+            waited = time.monotonic() - begin
             self._raise_failure()
             if self._closed:
                 raise Closed("the client was closed; the trajectory was not sent")
@@ -220,6 +230,7 @@ class LearnerClient:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="leco-push", daemon=True)
                 self._thread.start()
+        return waited
 
     def drain(self, timeout: float | None) -> int:
         """Waits until everything is acknowledged, at most so many seconds (None: for ever). Returns how many are not.

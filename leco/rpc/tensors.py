@@ -2,13 +2,14 @@
 
 Packing copies every element once, into the payload. Unpacking copies nothing: the arrays are read-only views over the
 payload. In between stands `layout`: where each tensor lies follows from the specs alone, so everything that a sender
-claims about sizes is checked before a byte of memory is spent on it.
+claims about sizes is checked before a byte of memory is spent on it. A payload may travel compressed: then it is expanded
+first, which copies once more, and to exactly the size that the layout says or not at all.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,13 @@ MAX_NAME_BYTES = 128
 MAX_AXES = 8
 MAX_AXIS_SIZE = 2**32 - 1
 MAX_TENSOR_BYTES = 2**63 - 1
+# What a compressed payload may expand to unless a receiver says otherwise: what gRPC lets through uncompressed here.
+MAX_EXPANDED_BYTES = 4 * 1024 * 1024
 ALIGNMENT = 8
+
+Compression = Literal["none", "zstd"]
+COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
+ZSTD_LEVEL = 1  # measured: benchmarks/payload.py
 
 _DTYPE_OF: Mapping[int, np.dtype[Any]] = {
     tensor_pb2.DATA_TYPE_BOOL: np.dtype("?"),
@@ -112,15 +119,62 @@ def unpack(places: Sequence[Place], payload: bytes | bytearray) -> dict[str, npt
     return arrays
 
 
-def tensors_to_message(arrays: Mapping[str, npt.NDArray[Any]]) -> tensor_pb2.Tensors:
+def tensors_to_message(
+    arrays: Mapping[str, npt.NDArray[Any]], *, compression: Compression = "none"
+) -> tensor_pb2.Tensors:
     """These arrays as one message."""
     specs, payload = pack(arrays)
-    return tensor_pb2.Tensors(specs=specs, payload=payload)
+    if compression == "none" or not payload:
+        return tensor_pb2.Tensors(specs=specs, payload=payload)
+    return tensor_pb2.Tensors(specs=specs, payload=_compressed(payload), compression=tensor_pb2.COMPRESSION_ZSTD)
 
 
-def tensors_from_message(message: tensor_pb2.Tensors) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of a message, as read-only views over one copy of its payload."""
-    return unpack(layout(message.specs), message.payload)
+def tensors_from_message(
+    message: tensor_pb2.Tensors, *, max_bytes: int = MAX_EXPANDED_BYTES
+) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a message, as read-only views over one copy of its payload. For `max_bytes` see `expanded`."""
+    places = layout(message.specs)
+    return unpack(places, expanded(message, places, max_bytes=max_bytes))
+
+
+def expanded(message: tensor_pb2.Tensors, places: Sequence[Place], *, max_bytes: int) -> bytes:
+    """The payload of a message with this layout, as it was before it was compressed, if it was.
+
+    Nothing is expanded that would have more than `max_bytes`, or other than the layout says. A payload that is not compressed is
+    returned as it came: it has cost its memory already, and `unpack` looks at its length.
+    """
+    if message.compression == tensor_pb2.COMPRESSION_UNSPECIFIED:
+        return message.payload
+    if message.compression != tensor_pb2.COMPRESSION_ZSTD:
+        raise CodecError(f"compression is {message.compression}, expected 0 (none) or 1 (zstd)")
+    size = payload_size(places)
+    if not 1 <= size <= max_bytes:
+        raise CodecError(f"the tensors have {size} bytes, expected 1 to {max_bytes} in a compressed payload")
+    return _expanded(message.payload, size)
+
+
+def _compressed(payload: bytes) -> bytes:
+    import zstandard  # noqa: PLC0415  # the image of a service that packs nothing shall not need it
+
+    # One for each call: it may not be shared by threads, and costs little beside what it does.
+    return zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True, write_content_size=True).compress(payload)
+
+
+def _expanded(payload: bytes, size: int) -> bytes:
+    """What a zstd frame holds, if that has this size."""
+    import zstandard  # noqa: PLC0415  # as above
+
+    try:
+        frame = zstandard.get_frame_parameters(payload)
+        # The library reserves what the frame claims, whatever limit it is given.
+        if frame.content_size != size:
+            claim = "unknown" if frame.content_size == zstandard.CONTENTSIZE_UNKNOWN else frame.content_size
+            raise CodecError(f"the size of the compressed payload is {claim}, expected {size} by the specs")
+        if not frame.has_checksum:
+            raise CodecError("the compressed payload has no checksum, expected one")
+        return zstandard.ZstdDecompressor().decompress(payload, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise CodecError(f"the compressed payload is broken, expected one whole zstd frame ({error})") from error
 
 
 def _spec(name: str, array: npt.NDArray[Any]) -> tensor_pb2.TensorSpec:

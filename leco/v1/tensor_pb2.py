@@ -24,17 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14leco/v1/tensor.proto\x12\x07leco.v1\"K\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12 \n\x05\x64type\x18\x02 \x01(\x0e\x32\x11.leco.v1.DataType\x12\r\n\x05shape\x18\x03 \x03(\r\">\n\x07Tensors\x12\"\n\x05specs\x18\x01 \x03(\x0b\x32\x13.leco.v1.TensorSpec\x12\x0f\n\x07payload\x18\x02 \x01(\x0c*\xd3\x01\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44\x41TA_TYPE_BOOL\x10\x01\x12\x13\n\x0f\x44\x41TA_TYPE_UINT8\x10\x02\x12\x14\n\x10\x44\x41TA_TYPE_UINT32\x10\x03\x12\x13\n\x0f\x44\x41TA_TYPE_INT32\x10\x04\x12\x13\n\x0f\x44\x41TA_TYPE_INT64\x10\x05\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT16\x10\x06\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x07\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT64\x10\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14leco/v1/tensor.proto\x12\x07leco.v1\"K\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12 \n\x05\x64type\x18\x02 \x01(\x0e\x32\x11.leco.v1.DataType\x12\r\n\x05shape\x18\x03 \x03(\r\"i\n\x07Tensors\x12\"\n\x05specs\x18\x01 \x03(\x0b\x32\x13.leco.v1.TensorSpec\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12)\n\x0b\x63ompression\x18\x03 \x01(\x0e\x32\x14.leco.v1.Compression*\xd3\x01\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44\x41TA_TYPE_BOOL\x10\x01\x12\x13\n\x0f\x44\x41TA_TYPE_UINT8\x10\x02\x12\x14\n\x10\x44\x41TA_TYPE_UINT32\x10\x03\x12\x13\n\x0f\x44\x41TA_TYPE_INT32\x10\x04\x12\x13\n\x0f\x44\x41TA_TYPE_INT64\x10\x05\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT16\x10\x06\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x07\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT64\x10\x08*@\n\x0b\x43ompression\x12\x1b\n\x17\x43OMPRESSION_UNSPECIFIED\x10\x00\x12\x14\n\x10\x43OMPRESSION_ZSTD\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'leco.v1.tensor_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DATATYPE']._serialized_start=175
-  _globals['_DATATYPE']._serialized_end=386
+  _globals['_DATATYPE']._serialized_start=218
+  _globals['_DATATYPE']._serialized_end=429
+  _globals['_COMPRESSION']._serialized_start=431
+  _globals['_COMPRESSION']._serialized_end=495
   _globals['_TENSORSPEC']._serialized_start=33
   _globals['_TENSORSPEC']._serialized_end=108
   _globals['_TENSORS']._serialized_start=110
-  _globals['_TENSORS']._serialized_end=172
+  _globals['_TENSORS']._serialized_end=215
 # @@protoc_insertion_point(module_scope)

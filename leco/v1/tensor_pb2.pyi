@@ -67,6 +67,30 @@ DATA_TYPE_FLOAT64: DataType.ValueType  # 8
 """IEEE 754 binary64."""
 Global___DataType: _TypeAlias = DataType  # noqa: Y015
 
+class _Compression:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CompressionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Compression.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COMPRESSION_UNSPECIFIED: _Compression.ValueType  # 0
+    """Not at all."""
+    COMPRESSION_ZSTD: _Compression.ValueType  # 1
+    """One Zstandard frame (RFC 8878) that says how many bytes it expands to and ends with a checksum of them, and nothing after it. It
+    needs no dictionary.
+    """
+
+class Compression(_Compression, metaclass=_CompressionEnumTypeWrapper):
+    """How a payload is compressed. A receiver refuses a value that it does not know."""
+
+COMPRESSION_UNSPECIFIED: Compression.ValueType  # 0
+"""Not at all."""
+COMPRESSION_ZSTD: Compression.ValueType  # 1
+"""One Zstandard frame (RFC 8878) that says how many bytes it expands to and ends with a checksum of them, and nothing after it. It
+needs no dictionary.
+"""
+Global___Compression: _TypeAlias = Compression  # noqa: Y015
+
 @_typing.final
 class TensorSpec(_message.Message):
     """What one tensor is: everything about it except its elements."""
@@ -111,14 +135,20 @@ class Tensors(_message.Message):
     The payload ends with the last element of the last tensor: no padding follows it (an empty last tensor ends where it
     starts, so the gap before it is there). So the place of every
     tensor follows from the specs alone, and a receiver refuses a payload of any other length.
+
+    The payload may travel compressed, as a whole. The specs still describe what it expands to; a receiver compares its length with what
+    the compressed bytes say of themselves, and with the most it is willing to hold, before it expands anything.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SPECS_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    COMPRESSION_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
-    """The packed elements."""
+    """The packed elements, compressed as the next field says."""
+    compression: Global___Compression.ValueType
+    """How. Unspecified, which is none, in every message from before this field was there, and always if the payload is empty."""
     @_builtins.property
     def specs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorSpec]:
         """One for each tensor, in payload order. At most 4,096."""
@@ -128,10 +158,11 @@ class Tensors(_message.Message):
         *,
         specs: _abc.Iterable[Global___TensorSpec] | None = ...,
         payload: _builtins.bytes = ...,
+        compression: Global___Compression.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload", "specs", b"specs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compression", b"compression", "payload", b"payload", "specs", b"specs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

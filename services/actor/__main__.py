@@ -91,6 +91,7 @@ def play_run(
         actor_name=settings.name,
         software_version=metadata.version("leco"),
         max_unacknowledged=MAX_UNACKNOWLEDGED,
+        compression=settings.compression,
     ) as client:
         watch = threading.Thread(target=_close_late, args=(client, stopped, settings.drain_seconds), daemon=True)
         watch.start()

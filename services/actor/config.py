@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from leco.rpc.tensors import COMPRESSIONS
 from leco.rpc.tls import ChannelTls
 from services import flags
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from leco.rpc.tensors import Compression
     from leco.telemetry import LogFormat
 
 DESCRIPTION = """\
@@ -32,6 +34,7 @@ class ActorSettings:
     tls: ChannelTls | None
     name: str
     index: int
+    compression: Compression
     metrics_host: str
     metrics_port: int | None
     drain_seconds: float
@@ -72,6 +75,13 @@ def read_settings(arguments: Sequence[str]) -> ActorSettings:
         metavar="N",
         help="processor threads of the policy's network",
     )
+    parser.setting(
+        "--compression",
+        default="none",
+        kind=flags.one_of(*COMPRESSIONS),
+        metavar="NAME",
+        help=f"of the trajectories on the wire: {' or '.join(COMPRESSIONS)}; for pixels over a slow network",
+    )
     parser.setting("--metrics-host", default="127.0.0.1", kind=str, metavar="HOST", help="where metrics are served")
     parser.setting(
         "--metrics-port",
@@ -93,6 +103,7 @@ def read_settings(arguments: Sequence[str]) -> ActorSettings:
         tls=None if ca is None else ChannelTls(ca=ca, certificate=parsed.tls_cert, key=parsed.tls_key),
         name=parsed.name,
         index=secrets.randbits(32) if parsed.index is None else parsed.index,
+        compression=parsed.compression,
         metrics_host=parsed.metrics_host,
         metrics_port=parsed.metrics_port,
         drain_seconds=parsed.drain_seconds,

@@ -95,11 +95,11 @@ class Sender:
                     parcel = self._parcel
                 if parcel is None:
                     return
-                trajectories, begin = self._cut(parcel), time.monotonic()
-                for trajectory in trajectories:
-                    self._client.push(trajectory)
+                # Without the time in which they are packed, and perhaps compressed: it is not the learner's.
+                waited = sum(self._client.push(each) for each in self._cut(parcel))
+                begin = time.monotonic()
                 self._client.drain(None)  # a trajectory is sent when the learner has it
-                self._pushing = time.monotonic() - begin
+                self._pushing = waited + time.monotonic() - begin
                 self._metrics.seconds.labels("pushing").inc(self._pushing)
                 with self._changed:
                     self._parcel = None

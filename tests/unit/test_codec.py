@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import zstandard
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from peak import peak_bytes
 
+from leco.envs.registry import make
 from leco.rpc.codec import (
     CodecError,
     parameters_from_messages,
@@ -20,11 +22,11 @@ from leco.rpc.codec import (
     trajectory_from_message,
     trajectory_to_message,
 )
-from leco.rpc.tensors import tensors_from_message, tensors_to_message
+from leco.rpc.tensors import COMPRESSIONS, Compression, tensors_from_message, tensors_to_message
 from leco.types import EpisodeSummary, ParameterSnapshot, RunSpecification, Trajectory, TrajectorySpec
 from leco.v1 import learner_pb2, trajectory_pb2
 from leco.v1.learner_pb2 import ParametersHeader, ParametersResponse
-from leco.v1.tensor_pb2 import DataType, TensorSpec
+from leco.v1.tensor_pb2 import COMPRESSION_ZSTD, DataType, Tensors, TensorSpec
 
 Array = npt.NDArray[Any]
 
@@ -82,10 +84,11 @@ def assert_same(one: Trajectory, other: Trajectory) -> None:
     ),
     st.booleans(),
     st.booleans(),
+    st.sampled_from(COMPRESSIONS),
     st.data(),
 )
 def test_a_trajectory_survives_the_wire(
-    spec: TrajectorySpec, counted: bool, run_wide: bool, data: st.DataObject
+    spec: TrajectorySpec, counted: bool, run_wide: bool, compression: Compression, data: st.DataObject
 ) -> None:
     length = spec.unroll_length + 1
     start = data.draw(st.lists(st.booleans(), min_size=length, max_size=length))
@@ -93,7 +96,7 @@ def test_a_trajectory_survives_the_wire(
     previous_action = -1 if start[0] else spec.action_count - 1
     made = make_trajectory(spec, start, counted=counted, run_wide=run_wide)
     trajectory = replace(made, previous_action=previous_action)
-    wire = trajectory_to_message(trajectory).SerializeToString()
+    wire = trajectory_to_message(trajectory, compression=compression).SerializeToString()
     assert_same(trajectory_from_message(trajectory_pb2.Trajectory.FromString(wire), spec), trajectory)
 
 
@@ -332,7 +335,10 @@ def test_a_scalar_core_state_is_named_without_an_index() -> None:
 @given(st.data())
 def test_flipped_and_missing_bytes_never_break_the_trajectory_decoder(data: st.DataObject) -> None:
     run_count = data.draw(st.none() | st.just(np.arange(1, 6, dtype=np.uint32)))
-    wire = bytearray(trajectory_to_message(replace(two_ends(), run_count=run_count)).SerializeToString())
+    sent = replace(two_ends(), run_count=run_count)
+    wire = bytearray(
+        trajectory_to_message(sent, compression=data.draw(st.sampled_from(COMPRESSIONS))).SerializeToString()
+    )
     for position in data.draw(st.lists(st.integers(0, len(wire) - 1), max_size=3)):
         wire[position] = data.draw(st.integers(0, 255))
     del wire[data.draw(st.integers(0, len(wire)) | st.just(len(wire))) :]
@@ -347,6 +353,138 @@ def test_flipped_and_missing_bytes_never_break_the_trajectory_decoder(data: st.D
     assert trajectory.count is None or trajectory.count.min() >= 1
     assert trajectory.run_count is None or (trajectory.run_count.min() >= 1 and trajectory.count is not None)
     assert_same(trajectory_from_message(trajectory_to_message(trajectory), SPEC), trajectory)
+
+
+# Compressed.
+
+
+def played(task: str) -> tuple[Trajectory, TrajectorySpec]:
+    """An unroll of a real task, with the observations of random play."""
+    env, random, steps = make(task, environments=1, seed=3), np.random.default_rng(0), 96
+    try:
+        seen = [env.reset()[0]]
+        seen += [env.step(random.integers(0, env.actions, 1)).observation_EO[0] for _ in range(steps)]
+        spec = TrajectorySpec(steps, env.observation_shape, env.actions, (2, 2, 32))
+    finally:
+        env.close()
+    trajectory = make_trajectory(spec, [True] + [False] * steps)
+    return replace(trajectory, observation=np.array(seen)), spec
+
+
+@pytest.mark.parametrize(("task", "ratio"), [("KeyCorridorS3R3", 2), ("vizdoom-my-way-home", 3)])
+def test_what_a_task_looks_like_survives_compression_and_shrinks(task: str, ratio: float) -> None:
+    trajectory, spec = played(task)
+    wires = {each: trajectory_to_message(trajectory, compression=each).SerializeToString() for each in COMPRESSIONS}
+    for wire in wires.values():
+        assert_same(trajectory_from_message(Message.FromString(wire), spec), trajectory)
+    assert ratio * len(wires["zstd"]) < len(wires["none"])
+
+
+def test_actors_that_compress_and_actors_that_do_not_are_understood_side_by_side() -> None:
+    for seed in range(6):
+        trajectory = make_trajectory(SPEC, [True, False, True, True, False, False], seed=seed)
+        message = trajectory_to_message(trajectory, compression=COMPRESSIONS[seed % 2])
+        before = message.SerializeToString()
+        assert_same(trajectory_from_message(message, SPEC), trajectory)
+        assert message.SerializeToString() == before  # it belongs to the caller
+
+
+def test_a_decompressed_trajectory_is_read_only_views_over_one_buffer() -> None:
+    trajectory = trajectory_from_message(trajectory_to_message(two_ends(), compression="zstd"), SPEC)
+    arrays = [value for field in fields(trajectory) if isinstance(value := getattr(trajectory, field.name), np.ndarray)]
+    assert len({id(array.base) for array in arrays}) == 1
+    for array in arrays:
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+
+
+def compress(message: Message) -> None:
+    """What the message is, compressed by somebody else."""
+    message.tensors.payload = zstandard.ZstdCompressor(write_checksum=True).compress(message.tensors.payload)
+    message.tensors.compression = COMPRESSION_ZSTD
+
+
+# Of a run of SPEC: 11 rows of 6 bytes, 6 flags, 42 numbers of 4 bytes, 9 gaps of at most 8.
+OF_SPEC = "expected 1 to 312 in a compressed payload"
+OTHERWISE_COMPRESSED = {
+    "no tensors": f"the tensors have 0 bytes, {OF_SPEC}",
+    "payload": "the size of the compressed payload is 219, expected 220 by the specs",
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_a_malformed_trajectory_is_refused_with_the_same_reason_if_it_is_compressed(case: str) -> None:
+    change, text = MALFORMED[case]
+    message = trajectory_to_message(two_ends())
+    change(message)
+    compress(message)
+    with pytest.raises(CodecError) as caught:
+        trajectory_from_message(Message.FromString(message.SerializeToString()), SPEC)
+    assert str(caught.value) == OTHERWISE_COMPRESSED.get(case, text)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SPEC,
+        replace(SPEC, unroll_length=1, core_state_shape=()),
+        replace(SPEC, observation_shape=(), action_count=3),
+        # In these, one kind of tensor outweighs all gaps.
+        replace(SPEC, unroll_length=40, observation_shape=(10, 10)),
+        replace(SPEC, unroll_length=200, observation_shape=(1,), action_count=1),
+        replace(SPEC, action_count=100),
+        replace(SPEC, core_state_shape=(2, 100)),
+    ],
+)
+def test_the_largest_trajectory_of_a_run_may_be_compressed(spec: TrajectorySpec) -> None:
+    trajectory = make_trajectory(spec, [True] * (spec.unroll_length + 1), run_wide=True)
+    assert_same(trajectory_from_message(trajectory_to_message(trajectory, compression="zstd"), spec), trajectory)
+
+
+@pytest.mark.parametrize("rows", [100, 10_000_000, 2**32 - 1])
+def test_rows_that_no_unroll_has_are_refused_before_they_are_expanded(rows: int) -> None:
+    message = trajectory_to_message(two_ends())
+    specs = list(message.tensors.specs)
+    specs[2] = TensorSpec(name="terminal_observation", dtype=DataType.DATA_TYPE_UINT8, shape=[rows, 2, 3])
+    size = len(message.tensors.payload) + (6 * rows + 7) // 8 * 8 - 16
+    bomb = zstandard.ZstdCompressor(write_checksum=True).compress(bytes(min(size, 6 * 10**7 + 400)))
+    message.tensors.CopyFrom(Tensors(specs=specs, payload=bomb, compression=COMPRESSION_ZSTD))
+
+    def refused() -> None:
+        with pytest.raises(CodecError) as caught:
+            trajectory_from_message(message, SPEC)
+        assert str(caught.value) == f"the tensors have {size} bytes, {OF_SPEC}"
+
+    assert peak_bytes(refused) < MIB
+
+
+def test_a_compressed_trajectory_cut_at_any_byte_is_refused() -> None:
+    message = trajectory_to_message(two_ends(), compression="zstd")
+    payload = message.tensors.payload
+    for length in range(len(payload)):
+        message.tensors.payload = payload[:length]
+        with pytest.raises(CodecError, match="compressed payload"):
+            trajectory_from_message(message, SPEC)
+
+
+def test_a_flipped_bit_in_a_compressed_trajectory_is_refused_or_changes_nothing() -> None:
+    message = trajectory_to_message(two_ends(), compression="zstd")
+    payload = message.tensors.payload
+    for bit in range(8 * len(payload)):
+        changed = bytearray(payload)
+        changed[bit // 8] ^= 1 << bit % 8
+        message.tensors.payload = bytes(changed)
+        try:
+            assert_same(trajectory_from_message(message, SPEC), two_ends())
+        except CodecError:
+            continue
+
+
+def test_a_compression_from_the_future_is_refused() -> None:
+    message = trajectory_to_message(two_ends())
+    message.tensors.compression = 9  # type: ignore[assignment]
+    with pytest.raises(CodecError, match=r"^compression is 9, expected 0 \(none\) or 1 \(zstd\)$"):
+        trajectory_from_message(message, SPEC)
 
 
 def snapshot() -> ParameterSnapshot:

@@ -1,11 +1,14 @@
 import math
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import zstandard
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from peak import peak_bytes
 
 from leco.rpc.tensors import CodecError, layout, pack, tensors_from_message, tensors_to_message, unpack
-from leco.v1.tensor_pb2 import DataType, Tensors, TensorSpec
+from leco.v1.tensor_pb2 import COMPRESSION_ZSTD, DataType, Tensors, TensorSpec
 
 Array = npt.NDArray[Any]
 
@@ -318,3 +321,245 @@ def test_a_claimed_size_costs_no_memory() -> None:
             tensors_from_message(message)
 
     assert peak_bytes(refused) < 2**20
+
+
+# Compressed.
+
+SMALL: dict[str, Array] = {
+    "flag": np.array([[True], [False]]),
+    "empty": np.zeros((0, 3), np.uint8),
+    "half": np.array([1, -2, 3], np.float16),
+    "picture": np.tile(np.arange(60, dtype=np.uint8), (5, 1)),
+}
+
+
+def compressed(arrays: Mapping[str, Array]) -> Tensors:
+    return tensors_to_message(arrays, compression="zstd")
+
+
+def frame(content: bytes, *, checksum: bool = True, size: bool = True) -> bytes:
+    """Another sender's, who may have left something out."""
+    return zstandard.ZstdCompressor(level=5, write_checksum=checksum, write_content_size=size).compress(content)
+
+
+def claiming(size: int, content: bytes) -> bytes:
+    """A frame whose header lies about how much it holds: RFC 8878 by hand, with blocks of one repeated byte."""
+    header = struct.pack(
+        "<IBBI", 0xFD2FB528, 0b10000100, 7 << 3, size
+    )  # 4 bytes of size, checksum, a window of 128 KiB
+    cut = [content[start : start + 2**17] for start in range(0, len(content), 2**17)]
+    blocks = [
+        struct.pack("<I", len(piece) << 3 | 0b10 | (i == len(cut) - 1))[:3] + piece[:1] for i, piece in enumerate(cut)
+    ]
+    return header + b"".join(blocks) + frame(content)[-4:]
+
+
+@settings(max_examples=150, deadline=None)
+@given(arrays_of_every_kind(allow_nan=True))
+def test_what_goes_in_compressed_comes_out_and_is_a_frame_that_others_can_read(arrays: dict[str, Array]) -> None:
+    message = Tensors.FromString(compressed(arrays).SerializeToString())
+    assert_same(tensors_from_message(message), arrays)
+    plain = tensors_to_message(arrays)
+    assert message.specs == plain.specs
+    if plain.payload:
+        assert message.compression == COMPRESSION_ZSTD
+        assert zstandard.ZstdDecompressor().decompressobj().decompress(message.payload) == plain.payload
+    else:
+        assert message == plain
+
+
+def test_a_compressed_picture_is_smaller() -> None:
+    assert len(compressed(SMALL).payload) < len(tensors_to_message(SMALL).payload) / 2
+
+
+def test_what_is_not_compressed_is_the_message_that_it_always_was() -> None:
+    wire = bytes.fromhex("0a080a01781002 1a0103 1203 010203".replace(" ", ""))  # before there was a compression
+    arrays: dict[str, Array] = {"x": np.array([1, 2, 3], np.uint8)}
+    assert tensors_to_message(arrays).SerializeToString() == wire
+    assert_same(tensors_from_message(Tensors.FromString(wire)), arrays)
+
+
+def test_the_number_of_the_compression_on_the_wire() -> None:
+    assert compressed(SMALL).SerializeToString().endswith(b"\x18\x01")
+
+
+def test_decompressed_arrays_are_read_only_views_over_one_buffer() -> None:
+    arrays = tensors_from_message(compressed(SMALL))
+    assert len({id(array.base) for array in arrays.values()}) == 1
+    for array in arrays.values():
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+
+
+CONTENT = bytes([7]) * 300
+BROKEN = "the compressed payload is broken, expected one whole zstd frame ("
+MALFORMED_COMPRESSED: dict[str, tuple[Tensors, str]] = {
+    name: (Tensors(specs=[spec_of(shape=shape)], payload=payload, compression=compression), text)  # type: ignore[arg-type]
+    for name, shape, payload, compression, text in [
+        ("unknown compression", [300], CONTENT, 2, "compression is 2, expected 0 (none) or 1 (zstd)"),
+        ("negative compression", [300], CONTENT, -1, "compression is -1, expected 0 (none) or 1 (zstd)"),
+        ("says it is, and is not", [300], CONTENT, 1, BROKEN),
+        (
+            "is, and says it is not",
+            [300],
+            frame(CONTENT),
+            0,
+            f"the payload has {len(frame(CONTENT))} bytes, expected 300",
+        ),
+        ("nothing", [300], b"", 1, BROKEN),
+        (
+            "specs want more",
+            [301],
+            frame(CONTENT),
+            1,
+            "the size of the compressed payload is 300, expected 301 by the specs",
+        ),
+        (
+            "specs want less",
+            [299],
+            frame(CONTENT),
+            1,
+            "the size of the compressed payload is 300, expected 299 by the specs",
+        ),
+        (
+            "specs want nothing",
+            [0],
+            frame(b""),
+            1,
+            "the tensors have 0 bytes, expected 1 to 4194304 in a compressed payload",
+        ),
+        (
+            "no size",
+            [300],
+            frame(CONTENT, size=False),
+            1,
+            "the size of the compressed payload is unknown, expected 300 by the specs",
+        ),
+        (
+            "no checksum",
+            [300],
+            frame(CONTENT, checksum=False),
+            1,
+            "the compressed payload has no checksum, expected one",
+        ),
+        ("a wrong checksum", [300], frame(CONTENT)[:-4] + bytes(4), 1, BROKEN),
+        ("one byte more", [300], frame(CONTENT) + b"x", 1, BROKEN),
+        ("two frames", [300], frame(CONTENT) * 2, 1, BROKEN),
+        (
+            "a frame to be skipped",
+            [300],
+            struct.pack("<II", 0x184D2A50, 300) + CONTENT,
+            1,
+            "the compressed payload has no",
+        ),
+        ("expands to less than it claims", [300], claiming(300, CONTENT[1:]), 1, BROKEN),
+        ("expands to more than it claims", [300], claiming(300, CONTENT + b"\7"), 1, BROKEN),
+        ("a bomb that claims to be small", [300], claiming(300, bytes(2**26)), 1, BROKEN),
+        (
+            "a bomb that says what it is",
+            [300],
+            frame(bytes(2**26)),
+            1,
+            "the size of the compressed payload is 67108864, expected 300 by the specs",
+        ),
+        (
+            "a bomb whose specs agree",
+            [2**26],
+            frame(bytes(2**26)),
+            1,
+            "the tensors have 67108864 bytes, expected 1 to 4194304 in a compressed payload",
+        ),
+        (
+            "specs of 2 to the 62",
+            [2**31, 2**31],
+            frame(CONTENT),
+            1,
+            "the tensors have 4611686018427387904 bytes, expected 1 to 4194304 in a compressed payload",
+        ),
+    ]
+}
+
+
+@pytest.mark.parametrize(("message", "text"), MALFORMED_COMPRESSED.values(), ids=MALFORMED_COMPRESSED)
+def test_a_malformed_compressed_payload_is_refused_before_it_costs_memory(message: Tensors, text: str) -> None:
+    wire = message.SerializeToString()
+
+    def refused() -> None:
+        with pytest.raises(CodecError) as caught:
+            tensors_from_message(Tensors.FromString(wire))
+        assert str(caught.value).startswith(text)
+
+    refused()  # what is imported on the way is not its cost
+    assert peak_bytes(refused) < 2**17
+
+
+def test_the_claiming_frame_is_otherwise_a_good_one() -> None:
+    message = Tensors(specs=[spec_of(shape=[300])], payload=claiming(300, CONTENT), compression=COMPRESSION_ZSTD)
+    assert tensors_from_message(message)["x"].tobytes() == CONTENT
+
+
+def test_the_limit_is_the_callers_and_is_allowed_itself() -> None:
+    message = compressed({"x": np.zeros(1000, np.uint8)})
+    assert tensors_from_message(message, max_bytes=1000)["x"].shape == (1000,)
+    with pytest.raises(CodecError, match=r"^the tensors have 1000 bytes, expected 1 to 999 in a compressed payload$"):
+        tensors_from_message(message, max_bytes=999)
+
+
+def test_a_compressed_payload_cut_at_any_byte_is_refused() -> None:
+    message = compressed(SMALL)
+    for length in range(len(message.payload)):
+        cut = Tensors(specs=message.specs, payload=message.payload[:length], compression=COMPRESSION_ZSTD)
+        with pytest.raises(CodecError, match="compressed payload"):
+            tensors_from_message(cut)
+
+
+def test_a_flipped_bit_anywhere_in_a_compressed_payload_is_refused_or_changes_nothing() -> None:
+    message = compressed(SMALL)
+    survived = 0
+    for bit in range(8 * len(message.payload)):
+        payload = bytearray(message.payload)
+        payload[bit // 8] ^= 1 << bit % 8
+        try:
+            arrays = tensors_from_message(
+                Tensors(specs=message.specs, payload=bytes(payload), compression=COMPRESSION_ZSTD)
+            )
+        except CodecError:
+            continue
+        assert_same(arrays, SMALL)
+        survived += 1
+    assert survived < 8  # bits without a meaning
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_changed_and_missing_bytes_never_break_the_decoder_of_compressed_messages(data: st.DataObject) -> None:
+    wire = bytearray(compressed(SMALL).SerializeToString())
+    for position in data.draw(st.lists(st.integers(0, len(wire) - 1), max_size=3)):
+        wire[position] = data.draw(st.integers(0, 255))
+    del wire[data.draw(st.integers(0, len(wire)) | st.just(len(wire))) :]
+    try:
+        arrays = tensors_from_message(Tensors.FromString(bytes(wire)))
+    except (CodecError, DecodeError):
+        return
+    assert sum(array.nbytes for array in arrays.values()) <= 4 * 2**20
+
+
+def test_decompressing_holds_two_copies_one_of_them_compressed() -> None:
+    arrays: dict[str, Array] = {"x": np.random.default_rng(0).integers(0, 4, 3_000_000, np.uint8)}
+    message = compressed(arrays)
+    tensors_from_message(message)
+    peak = peak_bytes(lambda: tensors_from_message(message))
+    assert 3_000_000 <= peak < 1.02 * (3_000_000 + len(message.payload))
+
+
+def test_zstandard_is_imported_only_by_those_who_compress() -> None:
+    program = (
+        "import sys, numpy as np, leco.rpc.codec, services.hashcount.__main__ as _\n"
+        "from leco.rpc.tensors import *\n"
+        "arrays = {'x': np.ones(3)}\n"
+        "tensors_from_message(tensors_to_message(arrays))\n"
+        "assert 'zstandard' not in sys.modules\n"
+        "tensors_to_message(arrays, compression='zstd')\n"
+        "assert 'zstandard' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

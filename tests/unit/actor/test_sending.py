@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,13 +57,17 @@ class Learner:
         self.open.set()
         self.entered = threading.Event()
         self.failure: Exception | None = None
+        self.packing_seconds = 0.0
 
-    def push(self, trajectory: Trajectory) -> None:
+    def push(self, trajectory: Trajectory) -> float:
+        time.sleep(self.packing_seconds)
+        begin = time.monotonic()
         self.entered.set()
         assert self.open.wait(20)
         if self.failure is not None:
             raise self.failure
         self.pushed.append(trajectory)
+        return time.monotonic() - begin
 
     def drain(self, _timeout: float | None) -> int:
         return 0
@@ -175,6 +180,19 @@ def test_a_learner_that_lets_an_unroll_wait_is_noticed(monkeypatch: pytest.Monke
     case.sender.wait_until_sent()
     assert (first, case.sender.held_up) == (False, True)
     case.sender.finish()
+
+
+def test_an_actor_that_packs_slowly_is_not_held_up_by_the_learner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "HELD_UP_SECONDS", 0.2)
+    case = Case()
+    case.learner.packing_seconds = 0.15  # for each of two trajectories
+    case.send(made())
+    case.sender.finish()
+    assert len(case.learner.pushed) == E
+    assert not case.sender.held_up
+    pushing = case.registry.get_sample_value("leco_actor_seconds_total", {"activity": "pushing"})
+    assert pushing is not None
+    assert pushing < 0.2
 
 
 @pytest.mark.parametrize("where", ["send", "wait_until_sent", "finish"])
