@@ -21,7 +21,7 @@ demo: $(READY) ## Train LECO on a small task for a few minutes, and look at what
 	@$(BIN)/leco demo
 
 test: $(READY) ## Run every test
-	@$(BIN)/pytest
+	@$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 lint: $(READY) proto-check ## ruff, mypy --strict, import rules, proto checks
 	$(BIN)/ruff check .
