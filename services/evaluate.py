@@ -17,7 +17,6 @@ from leco.algo.sampling import draw_action
 from leco.config import ConfigError, parse
 from leco.envs.registry import find_task, make
 from leco.envs.scores import human_normalised
-from leco.envs.vizdoom_scenarios import SCENARIOS
 from leco.files import replace_file
 from leco.methods import find_method
 from leco.nets.stepping import stepper
@@ -184,13 +183,6 @@ def dropped_now(env: VectorEnv) -> np.ndarray:
     return dropped_E
 
 
-def has_success(task: Task) -> bool:
-    """Whether the task calls any episode solved; in lasertag and deathmatch there is only a score."""
-    if task.simulator == "vizdoom":
-        return SCENARIOS[task.id].can_be_solved
-    return task.simulator == "minigrid"
-
-
 def summary(result: Result, task: Task | None = None) -> str:
     """What people want to know. Of a task: what is particular to it as well."""
     found = numbers(result, task)
@@ -200,7 +192,7 @@ def summary(result: Result, task: Task | None = None) -> str:
         return f"(95 %: {low:.{digits}f} to {high:.{digits}f})"
 
     lines = [f"success rate  {100 * found['success']:.1f} %   {interval('success', 1, 100)}"]
-    if task is not None and not has_success(task):
+    if task is not None and not task.solvable:
         lines = ["success rate  none: this task calls no episode solved, look at the return"]
     lines.append(f"mean return   {found['return']:.3f}   {interval('return', 3)}")
     if task is not None and task.scores is not None:
@@ -216,14 +208,20 @@ def summary(result: Result, task: Task | None = None) -> str:
 
 
 def numbers(result: Result, task: Task | None = None) -> dict[str, float]:
-    """Means by name, with the ends of their 95 % intervals; that of a single return is nan. Of a task with scores: normalised."""
+    """Means by name, with the ends of their 95 % intervals. Of a task with scores also normalised.
+
+    What there is not is nan: the interval of a single return, and the success of a task that calls no episode solved.
+    """
     count = len(result.returns_N)
     low, high = wilson(int(result.solved_N.sum()), count)
+    share = float(result.solved_N.mean())
+    if task is not None and not task.solvable:
+        share = low = high = math.nan
     mean = float(result.returns_N.mean())
     error = Z * float(result.returns_N.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
     found = {
         "episodes": count,
-        "success": float(result.solved_N.mean()),
+        "success": share,
         "success_low": low,
         "success_high": high,
         "return": mean,

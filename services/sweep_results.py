@@ -88,7 +88,7 @@ class Group(NamedTuple):
     runs: list[str]
     seeds: list[int]
     frames: list[int]
-    successes: list[float]
+    successes: list[float | None]
     returns: list[float]
 
 
@@ -132,9 +132,10 @@ def write_markdown(path: Path, groups: Sequence[Group]) -> None:
 def _means(group: Group) -> list[str]:
     if not group.seeds:
         return ["-"] * 4
+    solved = [each for each in group.successes if each is not None]  # none of a task that calls no episode solved
     return [
-        f"{100 * statistics.fmean(group.successes):.1f} %",
-        ", ".join(f"{100 * each:.1f}" for each in group.successes),
+        f"{100 * statistics.fmean(solved):.1f} %" if solved else "-",
+        ", ".join(f"{100 * each:.1f}" for each in solved) or "-",
         f"{statistics.fmean(group.returns):.3f}",
         ", ".join(f"{each:.3f}" for each in group.returns),
     ]

@@ -130,11 +130,12 @@ def sentence(job: Job) -> str:
     if job.state == "failed":
         return "\n  ".join([f"{begin}; its last words:", *job.why.splitlines()])
     if job.state == "done" and (found := evaluation(job.folder)) is not None:
-        low, high = 100 * found["success_low"], 100 * found["success_high"]
-        return (
-            f"{begin}, {job.frames:,} frames; {found['episodes']} fresh episodes: "
-            f"success {100 * found['success']:.1f} % (95 %: {low:.1f} to {high:.1f}), return {found['return']:.3f}"
-        )
+        solved = ""  # of a task that calls no episode solved
+        if found["success"] is not None:
+            low, high = 100 * found["success_low"], 100 * found["success_high"]
+            solved = f"success {100 * found['success']:.1f} % (95 %: {low:.1f} to {high:.1f}), "
+        played = f"{begin}, {job.frames:,} frames; {found['episodes']} fresh episodes"
+        return f"{played}: {solved}return {found['return']:.3f}"
     parts = [begin, f"{job.frames:,} of {total:,} frames"]
     if job.state == "running":
         parts += [f"{job.speed:,.0f} frames/s"] if job.speed is not None else []

@@ -29,6 +29,7 @@ class Task:
     observation_shape, actions   of what its environments give and take: MiniGrid's own, unless said otherwise
     simulator    what plays it
     scores       what random play and people score, where a score is only meaningful between the two
+    solvable     whether it calls episodes solved; of the others there is only the return to look at
     """
 
     name: str
@@ -40,6 +41,7 @@ class Task:
     actions: int = 7
     simulator: Literal["minigrid", "dmlab", "vizdoom"] = "minigrid"
     scores: tuple[float, float] | None = None
+    solvable: bool = True
 
 
 def _minigrid(name: str, max_steps: int, description: str, *, task_id: str | None = None) -> Task:
@@ -51,13 +53,13 @@ def _lasertag(size: str, description: str, scores: tuple[float, float]) -> Task:
     """A task of DeepMind Lab: one of the paper's two, with its scores of random play and of people."""
     name = f"lasertag_three_opponents_{size}"
     level = f"contributed/dmlab30/{name}"
-    return Task(name, level, 0.99, 3600, description, _PIXELS, 15, "dmlab", scores)
+    return Task(name, level, 0.99, 3600, description, _PIXELS, 15, "dmlab", scores, solvable=False)
 
 
-def _vizdoom(scenario: str, actions: int, max_steps: int, description: str) -> Task:
+def _vizdoom(scenario: str, actions: int, max_steps: int, description: str, *, solvable: bool) -> Task:
     """A scenario of ViZDoom."""
     name = f"vizdoom-{scenario.replace('_', '-')}"
-    return Task(name, scenario, 0.99, max_steps, description, _PIXELS, actions, "vizdoom")
+    return Task(name, scenario, 0.99, max_steps, description, _PIXELS, actions, "vizdoom", solvable=solvable)
 
 
 def _gamma(name: str) -> float:
@@ -117,8 +119,8 @@ TASKS: dict[str, Task] = {
         ),
         _lasertag("small", "tag three opponents in a small maze of laser tag", (-0.214, 18.55)),
         _lasertag("large", "the same in a large maze, where they are seldom met", (-0.102, 31.5)),
-        _vizdoom("my_way_home", 5, 525, "find the armour in a maze of rooms"),
-        _vizdoom("deathmatch", 15, 1050, "beat the bots of an arena, again and again"),
+        _vizdoom("my_way_home", 5, 525, "find the armour in a maze of rooms", solvable=True),
+        _vizdoom("deathmatch", 15, 1050, "beat three bots of an arena, again and again", solvable=False),
     )
 }
 

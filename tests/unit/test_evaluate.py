@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from leco.config import parse, to_toml
 from leco.envs import registry
 from leco.envs.registry import TASKS, find_task
 from leco.envs.vector import Steps
+from leco.envs.vizdoom_scenarios import SCENARIOS
 from leco.methods import find_method
 from leco.nets.policy import MiniGridPolicy
 from leco.nets.stepping import stepper
@@ -29,7 +31,6 @@ from services.evaluate import (
     EvaluationError,
     Result,
     evaluate,
-    has_success,
     numbers,
     summary,
     trained_policy,
@@ -154,8 +155,14 @@ def test_a_task_with_scores_is_normalised_and_one_without_success_says_so() -> N
 
 
 def test_what_has_no_success_has_none() -> None:
-    without = {name for name, task in TASKS.items() if not has_success(task)}
+    without = {name for name, task in TASKS.items() if not task.solvable}
     assert without == {LASERTAG.name, "lasertag_three_opponents_large", "vizdoom-deathmatch"}
+    assert {
+        SCENARIOS[task.id].can_be_solved == task.solvable for task in TASKS.values() if task.simulator == "vizdoom"
+    } == {True}
+    result = Result(np.ones(3), np.ones(3, np.int64), np.zeros(3, bool), 0)
+    assert all(math.isnan(numbers(result, LASERTAG)[f"success{end}"]) for end in ("", "_low", "_high"))
+    assert numbers(result, TASK)["success"] == 0
 
 
 class Scripted:

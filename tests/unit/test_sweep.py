@@ -641,6 +641,21 @@ def test_runs_of_other_settings_are_not_averaged(tmp_path: Path) -> None:
     assert "| no-int | 0.5 | 1, 2 | 2,000 | 50.0 % | 50.0, 50.0 |" in (tmp_path / "results.md").read_text()
 
 
+def test_a_task_that_calls_no_episode_solved_has_only_returns(tmp_path: Path) -> None:
+    one = run("one")
+    nothing = {"success": None, "success_low": None, "success_high": None}
+    trained(tmp_path / one.name, 20, one, **nothing)
+    rows = gather(tmp_path, Asked(tmp_path, "", [one]).runs.values(), {})
+    write_csv(tmp_path / "results.csv", rows)
+    [found] = csv.DictReader((tmp_path / "results.csv").read_text().splitlines())
+    assert (found["success"], found["return"], found["status"]) == ("", "0.5", "done")
+    write_markdown(tmp_path / "results.md", grouped(rows))
+    assert "| no-int | 1 | 2,000 | - | - | 0.500 | 0.500 |" in (tmp_path / "results.md").read_text()
+    done = Job(one, tmp_path / one.name, "done")
+    done.look()
+    assert sentence(done) == "one: done, 2,000 frames; 100 fresh episodes: return 0.500"
+
+
 def test_the_numbers_of_an_evaluation_are_those_that_leco_eval_shows() -> None:
     result = evaluate.Result(
         np.array([0.0, 1.0, 0.5, 0.5]), np.array([10, 20, 30, 40]), np.array([False, True, True, True])
