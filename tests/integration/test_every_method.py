@@ -89,13 +89,13 @@ def test_rides_reward_shrinks_with_the_count(tmp_path: Path) -> None:
 
 
 def test_agacs_adversary_follows_the_policy(tmp_path: Path) -> None:
+    """Over the last half, since a policy may leap, and its adversary follows only then."""
     run = tmp_path / "run"
-    trained(run, "agac", "training.novelty_learning_rate=2e-3", "training.policy_learning_rate=1e-3")
-    _, apart = halves(column(run, "adversary_kl"))
-    _, entropy = halves(column(run, "entropy"))
-    certain = math.log(7) - entropy  # the divergence from an adversary that has learned nothing
-    assert certain > 0.01
-    assert apart < 0.5 * certain
+    trained(run, "agac", "training.novelty_learning_rate=2e-3", "training.policy_learning_rate=3e-4")
+    certain = [math.log(7) - entropy for entropy in column(run, "entropy")]  # apart from one that has learned nothing
+    shares = [apart / most for apart, most in zip(column(run, "adversary_kl"), certain, strict=True)]
+    assert certain[-1] > 0.001
+    assert statistics.median(shares[UPDATES // 2 :]) < 0.5
 
 
 def test_lambda_at_its_ends_is_another_method_to_the_bit(tmp_path: Path) -> None:
