@@ -68,59 +68,49 @@ def judge(
         settings: Of the run.
         logits_TBA: Of the policy that learns.
     """
-    novel = _measured(
-        net, tensors, batch, unique=unique, method=method, settings=settings, logits_TBA=logits_TBA.detach()
-    )
-    stats = dict(novel.stats)
-    if method.novelty is not Novelty.NONE:
-        stats["r_ep"] = novel.r_ep_TB.mean()
-    if method.counts:
-        stats["new_code_share"] = first_visit(_counts(batch, method)).mean()
-    if novel.loss is not None:
-        stats["novelty_loss"] = novel.loss.detach()
-    return novel._replace(stats=stats)
-
-
-def _measured(
-    net: nn.Module | None,
-    tensors: Named,
-    batch: Batch,
-    *,
-    unique: Distinct,
-    method: Method,
-    settings: Settings,
-    logits_TBA: Tensor,
-) -> Novel:
     dtype = batch.reward_TB.dtype
     match method.novelty:
         case Novelty.NONE:
-            return Novel(torch.zeros_like(batch.reward_TB))
+            novel = Novel(torch.zeros_like(batch.reward_TB))
         case Novelty.COUNT:
-            return Novel(_count_bonus(batch, method, settings))
+            novel = Novel(_count_bonus(batch, method, settings))
         case Novelty.GAIN:
             assert isinstance(net, Rnd)  # noqa: S101  # `build` has seen to it
             seen, distance_U = _distances(net, tensors, batch)
             far_U = distance_U.detach().sqrt()
             r_ep_TB = novelty_gain(far_U[seen.next_TB], far_U[seen.now_TB], _counts(batch, method))
-            return Novel(
+            novel = Novel(
                 r_ep_TB.to(dtype), distance_U[seen.next_TB].mean(), stats={"rnd_error": far_U[seen.next_TB].mean()}
             )
         case Novelty.ERROR:
             assert isinstance(net, Rnd)  # noqa: S101
             seen, distance_U = _distances(net, tensors, batch)
             error_TB = distance_U[seen.next_TB]
-            return Novel(
+            novel = Novel(
                 _normalised(net, tensors, error_TB.detach(), settings.gamma).to(dtype),
                 error_TB.mean(),
                 stats={"rnd_error": error_TB.detach().sqrt().mean()},
             )
         case Novelty.IMPACT:
             assert isinstance(net, Dynamics)  # noqa: S101
-            return _impact(net, tensors, batch, _counts(batch, method))
+            novel = _impact(net, tensors, batch, _counts(batch, method))
         case Novelty.ADVERSARIAL:
             assert isinstance(net, Policy)  # noqa: S101
             r_ep_TB = first_visit(_counts(batch, method), dtype)
-            return _adversarial(net, tensors, batch, unique, logits_TBA)._replace(r_ep_TB=r_ep_TB)
+            novel = _adversarial(net, tensors, batch, unique, logits_TBA.detach())._replace(r_ep_TB=r_ep_TB)
+    return novel._replace(stats=novel.stats | _noted(novel, batch, method))
+
+
+def _noted(novel: Novel, batch: Batch, method: Method) -> dict[str, Tensor]:
+    """What to plot of every novelty."""
+    stats = {}
+    if method.novelty is not Novelty.NONE:
+        stats["r_ep"] = novel.r_ep_TB.mean()
+    if method.counts:
+        stats["new_code_share"] = first_visit(_counts(batch, method)).mean()
+    if novel.loss is not None:
+        stats["novelty_loss"] = novel.loss.detach()
+    return stats
 
 
 def _counts(batch: Batch, method: Method) -> Tensor:
