@@ -955,7 +955,7 @@ def test_a_drain_acknowledges_what_was_taken(learner: Learner, channel: grpc.Cha
     with RawStream(channel, hello()) as stream:
         assert stream.refusal()[0] is grpc.StatusCode.UNAVAILABLE
     with new_client(channel) as client, pytest.raises(Unavailable, match="the learner is stopping"):
-        client.join(give_up_after=0.3)
+        client.join(give_up_after=2.0)
     assert [each.number for each in learner.take(3)] == [1, 2, 3]
 
 
