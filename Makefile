@@ -59,4 +59,4 @@ constraints: ## Bring constraints.txt up to date (in a fresh environment)
 	rm -rf .venv-constraints
 
 clean: ## Remove .venv and caches
-	rm -rf .venv .venv-sample-factory .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-sample-factory .envpool .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
