@@ -89,8 +89,9 @@ def open_store(settings: Settings, metrics: HashCountMetrics) -> Store:
             max_run_codes=settings.max_run_codes,
             on_run_codes=metrics.run_codes,
         )
-        metrics.memory_bytes.set_function(lambda: memory.used_bytes)
-        metrics.memory_limit_bytes.set(settings.max_memory)
+        metrics.memory_bytes.set_function(
+            lambda: memory.used_bytes
+        )  # at every scrape, and not only when it is surveyed
         return memory
     return RedisStore(
         connect(settings.store, password=settings.store_password, threads=settings.store_connections),
@@ -138,6 +139,8 @@ class StoreWatcher:
             self._next_survey = now + SURVEY_SECONDS
             with contextlib.suppress(StoreUnavailableError):  # a part of a cluster is away
                 self._metrics.live_episodes.set(await self._store.live_episodes())
+                if (memory := await self._store.memory()) is not None:
+                    self._metrics.memory(*memory)
 
 
 if __name__ == "__main__":

@@ -109,6 +109,10 @@ class MemoryStore:
     async def check(self) -> None:
         """See `Store.check`: memory is always there."""
 
+    async def memory(self) -> tuple[int, int] | None:
+        """See `Store.memory`."""
+        return self.used_bytes, self._max_bytes
+
     async def live_episodes(self) -> int:
         """See `Store.live_episodes`."""
         self._forget_expired(self._clock())

@@ -62,9 +62,15 @@ class HashCountMetrics:
         self.store_errors = Counter(
             "leco_hashcount_store_errors", "Round trips to Redis that failed.", registry=registry
         )
-        self.memory_bytes = Gauge("leco_hashcount_memory_bytes", "What the memory store holds.", registry=registry)
-        self.memory_limit_bytes = Gauge(
-            "leco_hashcount_memory_limit_bytes", "What the memory store may hold.", registry=registry
+        self.memory_bytes = Gauge(
+            "leco_hashcount_memory_bytes",
+            "What the store holds, over all its servers (Redis: all that is in it); looked up every few seconds.",
+            registry=registry,
+        )
+        self._memory_limit_bytes = Gauge(
+            "leco_hashcount_memory_limit_bytes",
+            "What the store may hold (Redis: maxmemory); 0 if it has no limit.",
+            registry=registry,
         )
 
     def round_trip(self, seconds: float, failed: bool) -> None:  # a callback
@@ -72,6 +78,11 @@ class HashCountMetrics:
         self.store_round_trips.observe(seconds)
         if failed:
             self.store_errors.inc()
+
+    def memory(self, used: int, limit: int) -> None:
+        """Notes what the store holds and may hold."""
+        self.memory_bytes.set(used)
+        self._memory_limit_bytes.set(limit)
 
     def run_codes(self, new: int, unstored: int) -> None:  # a callback
         """Notes what a call added to a run-wide table, and what found no place there."""

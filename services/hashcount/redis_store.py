@@ -7,7 +7,7 @@ import contextlib
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import redis
 import structlog
@@ -184,6 +184,16 @@ class RedisStore:
         """See `Store.live_episodes`. Walks all keys in small steps, which do not hold up the servers."""
         return sum(await self._on_all(lambda server: sum(1 for _ in server.scan_iter(match=TABLE_PATTERN, count=1000))))
 
+    async def memory(self) -> tuple[int, int] | None:
+        """See `Store.memory`. Everything that is in Redis, not only visit tables; without a limit if one server has none."""
+        found = [
+            (int(each["used_memory"]), int(each.get("maxmemory", 0))) for each in await self._on_all(_memory) if each
+        ]
+        if not found:
+            return None
+        used, limits = zip(*found, strict=True)
+        return sum(used), sum(limits) if all(limits) else 0
+
     async def _on_all(self, job: Callable[[redis.Redis], T]) -> list[T]:
         def run() -> list[T]:
             if not self._topology.known:
@@ -213,11 +223,15 @@ def _let_go(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-def _warn_of_eviction(server: redis.Redis) -> None:
+def _memory(server: redis.Redis) -> dict[str, Any]:
     try:
-        memory = server.info("memory")
+        return dict(server.info("memory"))
     except redis.exceptions.ResponseError:  # this user may not ask
-        return
+        return {}
+
+
+def _warn_of_eviction(server: redis.Redis) -> None:
+    memory = _memory(server)
     policy = memory.get("maxmemory_policy", "noeviction")
     if memory.get("maxmemory", 0) and policy != "noeviction":
         log.warning(

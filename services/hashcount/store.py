@@ -92,6 +92,10 @@ class Store(Protocol):
         """How many episodes have a visit table now, over all runs and all replicas of the service."""
         ...
 
+    async def memory(self) -> tuple[int, int] | None:
+        """Bytes in use, and how many may be (0: no limit), over all servers of the store; None if they do not say."""
+        ...
+
     async def close(self) -> None:
         """Gives back connections and threads."""
         ...

@@ -123,6 +123,7 @@ def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextli
         metrics=metrics,
         on_episodes=episodes.add,
     )
+    metrics.run(run_name(settings.run), experiment.task, experiment.method)
     specification = _specification(experiment, networks, run_name(settings.run), task.observation_shape, task.actions)
     servicer = LearnerServicer(specification, intake, metrics, software_version=metadata.version("leco"))
     trainer = Trainer(

@@ -84,6 +84,24 @@ class LearnerMetrics:
         )
         for activity in ("waiting", "updating", "publishing"):
             self._spent.labels(activity)
+        self.run_frames = Gauge(
+            "leco_learner_run_frames", "Actions trained on over all starts of the run.", registry=registry
+        )
+        self.target_frames = Gauge(
+            "leco_learner_run_target_frames", "Actions after which training is done.", registry=registry
+        )
+        self.checkpoint_time = Gauge(
+            "leco_learner_checkpoint_timestamp_seconds",
+            "When the state was last saved, or before the first time when training began, in seconds since 1970.",
+            registry=registry,
+        )
+        self._run = Gauge(
+            "leco_learner_run_info",
+            "Always 1; its labels say what is trained. To show them with another metric, multiply by it: "
+            "* on (instance) group_left (run, task, method) leco_learner_run_info.",
+            ["run", "task", "method"],
+            registry=registry,
+        )
         self._statistics = Gauge(
             "leco_learner_training_statistic",
             "A statistic of the last training step, in its own unit.",
@@ -113,6 +131,10 @@ class LearnerMetrics:
             registry=registry,
             buckets=LENGTH_BUCKETS,
         )
+
+    def run(self, name: str, task: str, method: str) -> None:
+        """Notes what is trained."""
+        self._run.labels(name, task, method).set(1)
 
     def places(self, *, queued: int, outstanding: int, streams: int) -> None:
         """Notes who has the places of the intake."""

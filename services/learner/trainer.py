@@ -71,6 +71,9 @@ class Trainer:
         self._spent = dict.fromkeys(("waiting", "updating", "publishing"), 0.0)
         self._lag = 0.0
         self._recorded = (state.updates, time.monotonic())
+        metrics.run_frames.set(self.frames)
+        metrics.target_frames.set(experiment.frames)
+        metrics.checkpoint_time.set_to_current_time()
 
     @property
     def frames(self) -> int:
@@ -125,6 +128,7 @@ class Trainer:
             self._metrics.spent(activity, end - begin)  # type: ignore[arg-type]
         self._metrics.updates.inc()
         self._metrics.frames.inc(self._frames_of_update)
+        self._metrics.run_frames.set(self.frames)
         if self.state.updates % learner.record_every == 0:
             self._record(stats)
         return True
@@ -161,4 +165,5 @@ class Trainer:
         facts |= {name: x for name, x in (("return", mean), ("best_return", self._best)) if x > float("-inf")}
         begin = time.monotonic()
         self._checkpoints.save(self.state, facts, best=best)
+        self._metrics.checkpoint_time.set_to_current_time()
         log.info("saved", updates=self.state.updates, seconds=round(time.monotonic() - begin, 3), best=best)

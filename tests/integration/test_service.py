@@ -237,7 +237,7 @@ def test_a_metrics_port_that_is_taken_is_said_and_the_service_exits(service: Ser
 
 
 def test_every_metric_has_its_value_after_known_traffic() -> None:
-    with RedisServer() as redis, ServiceProcess("--store", redis.url) as service:
+    with RedisServer("--maxmemory", "64mb") as redis, ServiceProcess("--store", redis.url) as service:
         with grpc.insecure_channel(service.address) as channel:
             assert count(channel, 0, "ABA", episode="a") == (Status.COUNTED, [1, 1, 2])
             assert count(channel, 0, "B", episode="b") == (Status.COUNTED, [1])
@@ -284,6 +284,8 @@ def test_every_metric_has_its_value_after_known_traffic() -> None:
         assert values["leco_hashcount_store_errors_total"] == 0
         assert values["leco_hashcount_store_up"] == 1
         assert values["process_resident_memory_bytes"] > 10e6
+        assert values["leco_hashcount_memory_bytes"] > 100_000, "what Redis says"
+        assert values["leco_hashcount_memory_limit_bytes"] == 64 << 20
         with ServiceProcess("--store", redis.url) as replica:  # which looks up live episodes when it starts
             until(lambda: replica.metrics()["leco_hashcount_live_episodes"] == 1)
             assert replica.metrics()["leco_hashcount_batches_total counted"] == 0

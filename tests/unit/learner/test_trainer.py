@@ -86,6 +86,10 @@ def test_it_ends_when_all_frames_are_trained_on_and_saves(tmp_path: Path) -> Non
     assert case.recorded == [2, 4]
     assert case.registry.get_sample_value("leco_learner_updates_total") == 5
     assert case.registry.get_sample_value("leco_learner_frames_total") == BATCH * T * 5
+    assert case.registry.get_sample_value("leco_learner_run_frames") == BATCH * T * 5
+    assert case.registry.get_sample_value("leco_learner_run_target_frames") == BATCH * T * 4 + 1
+    saved = (tmp_path / "checkpoints" / "000000005.safetensors").stat().st_mtime
+    assert abs((case.registry.get_sample_value("leco_learner_checkpoint_timestamp_seconds") or 0) - saved) < 2
 
 
 def test_it_saves_when_it_is_asked_to_stop(tmp_path: Path) -> None:
