@@ -1,4 +1,8 @@
-"""What the intrinsic module says of a batch: the hash's loss, V^e and the modulator's scores.
+"""What the intrinsic module says of a batch, and what it has to learn from it.
+
+The encoder and the hash need nothing of the policy: `Looking` computes them in a thread of their own, beside the policy. The
+graph is cut at z_e, so that the hash's gradients can be found before those of modulator and V^e are known; the encoder then
+goes backward once, for all of them.
 
 T     actions in an unroll          B  unrolls in a batch       A  number of actions
 U     distinct observations         N  (T + 1) B, all of them   S  those the decoder learns from
@@ -7,7 +11,8 @@ F     z_e of one observation in a row
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,19 +29,30 @@ if TYPE_CHECKING:
     from leco.training import Batch, Named
 
 _GOLDEN = 0.6180339887498949  # its multiples fill the interval from 0 to 1 evenly, however many there are
+_HEADS = ("modulator_", "value_head.")  # the parameters of what follows z_e beside the hash
+_ASIDE = ThreadPoolExecutor(1, thread_name_prefix="leco-hash")  # begins its thread when it is first used
+
+
+class Looked(NamedTuple):
+    """z_e of each distinct observation: with the encoder's graph behind it, and the same numbers as a leaf for what follows."""
+
+    z_UDHW: Tensor
+    leaf_UDHW: Tensor
+
+
+class Hashed(NamedTuple):
+    """The hash's loss, the reconstruction's and the bottleneck's together; and its gradients, of z_e and of what follows it."""
+
+    loss: Tensor
+    grad_UDHW: Tensor
+    gradients: Named
 
 
 class Seen(NamedTuple):
-    """What the intrinsic module says of a batch.
+    """What the heads say: V^e of all T+1 observations, and f_ta(z_e[t], a[t])."""
 
-    hash_loss       the reconstruction's and the bottleneck's
-    value_TB        V^e of all T+1 observations; None without a modulator, which alone needs it
-    scores_TBA      f_ta(z_e[t], a[t]); None without a modulator
-    """
-
-    hash_loss: Tensor
-    value_TB: Tensor | None
-    scores_TBA: Tensor | None
+    value_TB: Tensor
+    scores_TBA: Tensor
 
 
 class Chance(NamedTuple):
@@ -50,44 +66,88 @@ class Chance(NamedTuple):
     turn: int
 
 
-def see(
-    net: Intrinsic,
-    tensors: Named,
-    batch: Batch,
-    unique: Distinct,
-    method: Method,
-    *,
-    r_ep_TB: Tensor,
-    chance: Chance,
-) -> Seen:
-    """Looks at each distinct observation once.
+class Looking:
+    """A look at each distinct observation of a batch, which goes on in another thread.
 
     Args:
         net: What is computed.
         tensors: Its parameters, and its running statistics, which are updated.
-        batch: Whose actions are judged.
-        unique: Its distinct observations.
-        method: Whether there is a modulator, and what it is told.
-        r_ep_TB: The count bonus.
+        unique: The distinct observations.
         chance: What is drawn at random, and how.
     """
-    named = {f"net.{name}": tensor for name, tensor in tensors.items()}
-    seen: Seen = functional_call(_View(net).train(), named, (batch, unique, method, r_ep_TB, chance))
-    return seen
+
+    def __init__(self, net: Intrinsic, tensors: Named, unique: Distinct, chance: Chance) -> None:
+        self._net, self._unique = net, unique
+        self._heads = {name: tensor for name, tensor in tensors.items() if name.startswith(_HEADS)}
+        # Two threads may call one module only with parameters that are not the other's: a call puts them into it.
+        self._others = {name: tensor for name, tensor in tensors.items() if name not in self._heads}
+        self._looked: Future[Looked] = _ASIDE.submit(self._look)
+        self._hashed: Future[Hashed] = _ASIDE.submit(self._hash, chance)
+
+    def see(self, batch: Batch, method: Method, r_ep_TB: Tensor) -> Seen | None:
+        """What the heads say of the batch; None without a modulator, which alone needs them."""
+        if method.modulation is Modulation.NONE:
+            return None
+        leaf_UDHW = self._looked.result().leaf_UDHW
+        seen: Seen = _call(_Heads(self._net), self._heads, leaf_UDHW, batch, self._unique, method, r_ep_TB)
+        return seen
+
+    def learn(self, loss: Tensor | None) -> tuple[Tensor, Named]:
+        """The hash's loss, and each parameter's gradient of it and of `loss`, which follows from `see`; zeros if it has none."""
+        looked, hashed = self._looked.result(), self._hashed.result()
+        grad_UDHW, gradients = hashed.grad_UDHW, dict(hashed.gradients)
+        if loss is not None:
+            from_heads_UDHW, more = _gradients(loss, looked.leaf_UDHW, self._heads)
+            grad_UDHW, gradients = grad_UDHW + from_heads_UDHW, gradients | more
+        encoder = {name: tensor for name, tensor in _learned(self._others).items() if name not in gradients}
+        found = torch.autograd.grad(looked.z_UDHW, list(encoder.values()), grad_UDHW)
+        without = {name: torch.zeros_like(tensor) for name, tensor in self._heads.items() if name not in gradients}
+        return hashed.loss, gradients | without | dict(zip(encoder, found, strict=True))
+
+    def _look(self) -> Looked:
+        z_UDHW = _call(_Encoder(self._net), self._others, self._unique)
+        return Looked(z_UDHW, z_UDHW.detach().requires_grad_())
+
+    def _hash(self, chance: Chance) -> Hashed:
+        leaf_UDHW = self._looked.result().leaf_UDHW
+        loss = _call(_Hash(self._net), self._others, leaf_UDHW, self._unique, chance)
+        return Hashed(loss.detach(), *_gradients(loss, leaf_UDHW, self._others))
 
 
-class _View(nn.Module):
-    """The intrinsic module as one function of a batch, since `functional_call` calls `forward` alone."""
+def _learned(tensors: Named) -> Named:
+    return {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
+
+
+def _gradients(loss: Tensor, leaf_UDHW: Tensor, tensors: Named) -> tuple[Tensor, Named]:
+    """Of z_e, and of the parameters that the loss depends on."""
+    learned = _learned(tensors)
+    grad_UDHW, *found = torch.autograd.grad(loss, [leaf_UDHW, *learned.values()], allow_unused=True)
+    return grad_UDHW, {name: grad for name, grad in zip(learned, found, strict=True) if grad is not None}
+
+
+def _call(part: _Part, tensors: Named, *arguments: object) -> Any:
+    return functional_call(part.train(), {f"net.{name}": tensor for name, tensor in tensors.items()}, arguments)
+
+
+class _Part(nn.Module):
+    """A part of the intrinsic module as one function, since `functional_call` calls `forward` alone."""
 
     def __init__(self, net: Intrinsic) -> None:
         super().__init__()
         self.net = net
 
-    def forward(self, batch: Batch, unique: Distinct, method: Method, r_ep_TB: Tensor, chance: Chance) -> Seen:
-        z_UDHW = self.net.encode(unique.observation_UO, unique.multiplicity_U)
-        hash_loss = self._hash_loss(z_UDHW, unique, chance)
-        if method.modulation is Modulation.NONE:
-            return Seen(hash_loss, None, None)
+
+class _Encoder(_Part):
+    """z_e of each distinct observation."""
+
+    def forward(self, unique: Distinct) -> Tensor:
+        return self.net.encode(unique.observation_UO, unique.multiplicity_U)
+
+
+class _Heads(_Part):
+    """V^e and the modulator."""
+
+    def forward(self, z_UDHW: Tensor, batch: Batch, unique: Distinct, method: Method, r_ep_TB: Tensor) -> Seen:
         z_UF = z_UDHW.flatten(1)
         value_TB = expand(self.net.value(z_UF), unique.index_N).view(batch.start_TB.shape)
         r_ep_N = None
@@ -95,9 +155,13 @@ class _View(nn.Module):
             z_UF, r_ep_N = z_UF.detach(), r_ep_TB.flatten()
         acting_N = unique.index_N[: batch.action_TB.numel()]  # the last observations only bootstrap
         scores_NA = self.net.modulate(z_UF, batch.action_TB.flatten(), acting_N, r_ep_N)
-        return Seen(hash_loss, value_TB, scores_NA.view(*batch.action_TB.shape, -1))
+        return Seen(value_TB, scores_NA.view(*batch.action_TB.shape, -1))
 
-    def _hash_loss(self, z_UDHW: Tensor, unique: Distinct, chance: Chance) -> Tensor:
+
+class _Hash(_Part):
+    """Bottleneck and decoder: the hash's loss."""
+
+    def forward(self, z_UDHW: Tensor, unique: Distinct, chance: Chance) -> Tensor:
         times_U = unique.multiplicity_U
         noise = torch.Generator(z_UDHW.device).manual_seed(chance.turn)
         squeezed: Squeezed = self.net.bottleneck(z_UDHW, times_U, noise)

@@ -24,7 +24,7 @@ from leco.algo.meta import reward_weights
 from leco.algo.vtrace import vtrace
 from leco.following import follow, previous_action
 from leco.novelty import judge
-from leco.seeing import Chance, see
+from leco.seeing import Chance, Looking
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,6 +58,9 @@ def update(
     policy, intrinsic, running = _leaves(state.policy), _leaves(state.intrinsic), _copies(state.running)
     novelty, novelty_running = _leaves(state.novelty), _copies(state.novelty_running)
     unique = distinct(batch.observation_TBO.flatten(0, 1))
+    looking = None
+    if networks.intrinsic is not None:  # goes on beside the policy
+        looking = Looking(networks.intrinsic, {**intrinsic, **running}, unique, Chance(settings.decoded, state.updates))
     acted = follow(networks.policy, policy, batch, unique)
     logits_TBA, value_TB = acted.logits_TBA[:-1], acted.value_TB
     log_pi_TB = log_prob(logits_TBA, batch.action_TB)
@@ -71,11 +74,8 @@ def update(
         settings=settings,
         logits_TBA=logits_TBA,
     )
-    r_ep_TB, stats, seen = novel.r_ep_TB, novel.stats, None
-    if networks.intrinsic is not None:
-        chance = Chance(settings.decoded, state.updates)
-        tensors = {**intrinsic, **running}
-        seen = see(networks.intrinsic, tensors, batch, unique, method, r_ep_TB=r_ep_TB, chance=chance)
+    r_ep_TB, stats = novel.r_ep_TB, novel.stats
+    seen = None if looking is None else looking.see(batch, method, r_ep_TB)
     r_e_TB = _shaped(batch.reward_TB, settings)
     reward_TB, parts = _reward(seen, batch, method, settings, r_e_TB=r_e_TB, r_ep_TB=r_ep_TB)
     trace = partial(
@@ -93,8 +93,7 @@ def update(
     )
     critic_loss = value_loss(value_TB=value_TB[:-1], target_TB=learned.target_TB)
     uncertainty = entropy(logits_TBA)
-    modulated = seen is not None and seen.scores_TBA is not None
-    virtual = modulated and settings.inner_loss == "policy-gradient"
+    virtual = seen is not None and settings.inner_loss == "policy-gradient"
     gradients = _gradients(gradient_loss + critic_loss - settings.entropy * uncertainty, policy, keep=virtual)
     step = _policy_step(policy, gradients, state.policy_adam, settings)
     stats |= parts | {"policy_gradient_loss": gradient_loss, "value_loss": critic_loss, "entropy": uncertainty}
@@ -110,27 +109,27 @@ def update(
         novelty_running=novelty_running,
         updates=state.updates + 1,
     )
+    loss = None
     if seen is not None:
-        loss = stats["hash_loss"] = seen.hash_loss
-        if seen.value_TB is not None:
-            inner = step
-            if virtual:
-                alone = _gradients(gradient_loss, policy, keep=False)
-                inner = _policy_step(policy, alone, state.policy_adam, settings)
-            own = trace(settings.reward_scale * r_e_TB, seen.value_TB)  # V^e: the task's own rewards
-            own_loss = value_loss(value_TB=seen.value_TB[:-1], target_TB=own.target_TB)
-            forward = partial(_judged, networks.policy, batch, unique)
-            passes = (forward, partial(forward, known=acted.gates))
-            answer = _answer(passes, policy, inner, batch, settings, log_pi_TB, learned.rho_TB, own.advantage_TB)
-            outer = (answer.advantage_TB * learned.advantage_TB).sum()
-            if not virtual:
-                outer = outer + (answer.target_TB * learned.target_TB).sum()
-            loss = loss + own_loss + outer
-            stats["value_e_loss"] = own_loss
-        moved = _descend(loss, intrinsic, state.intrinsic_adam, settings.intrinsic_learning_rate, settings)
+        alone = _gradients(gradient_loss, policy, keep=False) if virtual else None
+        inner = step if alone is None else _policy_step(policy, alone, state.policy_adam, settings)
+        own = trace(settings.reward_scale * r_e_TB, seen.value_TB)  # V^e: the task's own rewards
+        own_loss = value_loss(value_TB=seen.value_TB[:-1], target_TB=own.target_TB)
+        forward = partial(_judged, networks.policy, batch, unique)
+        passes = (forward, partial(forward, known=acted.gates))
+        answer = _answer(passes, policy, inner, batch, settings, log_pi_TB, learned.rho_TB, own.advantage_TB)
+        outer = (answer.advantage_TB * learned.advantage_TB).sum()
+        if not virtual:
+            outer = outer + (answer.target_TB * learned.target_TB).sum()
+        loss = own_loss + outer
+        stats["value_e_loss"] = own_loss
+    if looking is not None:
+        stats["hash_loss"], found = looking.learn(loss)
+        moved = _descend(found, intrinsic, state.intrinsic_adam, settings.intrinsic_learning_rate, settings)
         after = after._replace(intrinsic=_held_back(state.intrinsic, moved[0], settings), intrinsic_adam=moved[1])
     if novel.loss is not None:
-        moved = _descend(novel.loss, novelty, state.novelty_adam, settings.novelty_learning_rate, settings)
+        found = _gradients(novel.loss, novelty, keep=False)
+        moved = _descend(found, novelty, state.novelty_adam, settings.novelty_learning_rate, settings)
         after = after._replace(novelty=moved[0], novelty_adam=moved[1])
     return after, {name: value.item() for name, value in stats.items()}
 
@@ -146,7 +145,7 @@ def _reward(
     """r = scale (r_e + alpha r_i), differentiable with respect to the modulator; and its parts, to plot."""
     stats = {"r_e": batch.reward_TB.mean()}
     r_ta_TB = torch.zeros_like(r_ep_TB)
-    if seen is not None and seen.scores_TBA is not None:
+    if seen is not None:
         r_ta_TB = modulation(seen.scores_TBA, previous_action(batch)[:-1])
         stats["r_ta"] = r_ta_TB.mean()
     lambda_ = settings.lambda_ if method.lambda_ is None else method.lambda_
@@ -232,10 +231,9 @@ def _answer(
 
 
 def _descend(
-    loss: Tensor, parameters: Named, before: AdamState, rate: float, settings: Settings
+    gradients: Named, parameters: Named, before: AdamState, rate: float, settings: Settings
 ) -> tuple[Named, AdamState]:
     """A step of networks other than the policy."""
-    gradients = _gradients(loss, parameters, keep=False)
     return adam(parameters, gradients, before, learning_rate=rate, betas=settings.intrinsic_betas, eps=settings.eps)
 
 
