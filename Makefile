@@ -28,6 +28,7 @@ lint: $(READY) proto-check ## ruff, mypy --strict, import rules, proto checks
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python deploy/observability/derive.py --check
 
 proto: $(READY) ## Generate leco/v1 from proto/
 	$(BIN)/python proto/generate.py

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 from prometheus_client import Counter, Gauge, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
     from prometheus_client import CollectorRegistry
 
     from leco.types import EpisodeSummary
@@ -104,7 +106,8 @@ class LearnerMetrics:
         )
         self._statistics = Gauge(
             "leco_learner_training_statistic",
-            "A statistic of the last training step, in its own unit.",
+            "A statistic of the last training step that was recorded (learner.record_every), in its own unit: the columns of "
+            "metrics.csv, and mean_count and largest_count, how often what it saw had been seen in its episode.",
             ["name"],
             registry=registry,
         )
@@ -159,6 +162,12 @@ class LearnerMetrics:
     def statistic(self, name: str, value: float) -> None:
         """Notes a statistic of the last training step."""
         self._statistics.labels(name).set(value)
+
+    def counts(self, counts: Sequence[npt.NDArray[np.uint32]]) -> None:
+        """Notes the counts of a training step, if its method counts."""
+        if counts:
+            self.statistic("mean_count", float(np.mean(counts)))
+            self.statistic("largest_count", float(np.max(counts)))
 
     def episodes(self, episodes: Sequence[EpisodeSummary]) -> None:
         """Notes episodes that ended."""

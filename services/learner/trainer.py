@@ -131,6 +131,7 @@ class Trainer:
         self._metrics.run_frames.set(self.frames)
         if self.state.updates % learner.record_every == 0:
             self._record(stats)
+            self._metrics.counts([each.count for each in trajectories if each.count is not None])
         return True
 
     def _record(self, stats: dict[str, float]) -> None:

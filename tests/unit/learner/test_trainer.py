@@ -143,3 +143,16 @@ def test_the_best_is_kept_only_if_a_hundred_episodes_were_better(tmp_path: Path)
     assert not with_return("worse", 0.3, 100, 0.4)
     assert not with_return("few", 0.5, 99, 0.4)
     assert with_return("first", 0.0, 100, float("-inf"))
+
+
+def test_counts_of_the_last_step_are_measured(tmp_path: Path) -> None:
+    case = Case(tmp_path, 1, learner__record_every=1)
+    case.run()
+    counts = [each.count for each in Trajectories(1).take(BATCH) or [] if each.count is not None]
+    assert counts
+    for name, expected in (
+        ("mean_count", sum(map(sum, counts)) / (BATCH * T)),
+        ("largest_count", max(map(max, counts))),
+    ):
+        found = case.registry.get_sample_value("leco_learner_training_statistic", {"name": name})
+        assert found == pytest.approx(expected)
