@@ -14,6 +14,7 @@ COMMANDS = {
     "actor": ("services.actor.__main__", "run an actor"),
     "learner": ("services.learner.__main__", "run the learner"),
     "hashcount": ("services.hashcount.__main__", "run the hash-count service"),
+    "health": ("services.health", "ask a running service whether it is well"),
     "demo": ("services.demo", "train LECO on a small task for a few minutes, and look at what it learned"),
     "count-demo": (
         "services.hashcount.demo",

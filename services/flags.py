@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leco.rpc.tls import ServerTls
+from leco.rpc.tls import ChannelTls, ServerTls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,15 +20,18 @@ class ServiceParser(argparse.ArgumentParser):
     A variable that is set but empty counts as not set, as it does for Compose and Kubernetes templates.
     """
 
-    def __init__(self, service: str, description: str) -> None:
+    def __init__(self, service: str, description: str, *, example: str = "--log-level") -> None:
+        self._prefix = f"LECO_{service.upper()}_"
         super().__init__(
             prog=f"leco {service}",
             description=description,
-            epilog=f"Every flag is also an environment variable, for example LECO_{service.upper()}_LOG_LEVEL for --log-level.",
+            epilog=f"Every flag is also an environment variable, for example {self._variable(example)} for {example}.",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        self._prefix = f"LECO_{service.upper()}_"
+
+    def _variable(self, flag: str) -> str:
+        return self._prefix + flag.removeprefix("--").replace("-", "_").upper()
 
     def setting(
         self,
@@ -40,7 +43,7 @@ class ServiceParser(argparse.ArgumentParser):
         metavar: str | None = None,
     ) -> None:
         """Adds a flag. `kind` reads its text and raises ArgumentTypeError, with the reason, if it cannot."""
-        variable = self._prefix + flag.removeprefix("--").replace("-", "_").upper()
+        variable = self._variable(flag)
         shown = "" if default is None else f" (default: {default})"
         self.add_argument(
             flag,
@@ -126,6 +129,24 @@ class ServiceParser(argparse.ArgumentParser):
                 self.error("--tls-client-ca needs --tls-cert and --tls-key")
             return None
         return ServerTls(certificate=cert, key=key, client_ca=client_ca)
+
+    def channel_tls_settings(self) -> None:
+        """Adds the flags of a process that calls services."""
+        for flag, what in (
+            ("--tls-ca", "certificates that sign those of the services; turns TLS on"),
+            ("--tls-cert", "our own certificate, for services that ask for one"),
+            ("--tls-key", "its key"),
+        ):
+            self.setting(flag, default=None, kind=existing_file, metavar="FILE", help=what)
+
+    def channel_tls(self, arguments: argparse.Namespace) -> ChannelTls | None:
+        """What those flags describe, or None."""
+        ca, cert, key = arguments.tls_ca, arguments.tls_cert, arguments.tls_key
+        if ca is None and (cert or key):
+            self.error("--tls-cert and --tls-key need --tls-ca")
+        if (cert is None) != (key is None):
+            self.error("--tls-cert and --tls-key go together: give both or neither")
+        return None if ca is None else ChannelTls(ca=ca, certificate=cert, key=key)
 
 
 def one_of(*words: str) -> Callable[[str], str]:

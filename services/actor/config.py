@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leco.rpc.tensors import COMPRESSIONS
-from leco.rpc.tls import ChannelTls
 from services import flags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from leco.rpc.tensors import Compression
+    from leco.rpc.tls import ChannelTls
     from leco.telemetry import LogFormat
 
 DESCRIPTION = """\
@@ -54,12 +53,7 @@ def read_settings(arguments: Sequence[str]) -> ActorSettings:
         metavar="ADDRESS",
         help="address of the hash-count service; dns:///name:port for all replicas behind a name",
     )
-    for flag, what in (
-        ("--tls-ca", "certificates that sign those of the services; turns TLS on"),
-        ("--tls-cert", "this actor's certificate, for services that ask for one"),
-        ("--tls-key", "its key"),
-    ):
-        parser.setting(flag, default=None, kind=flags.existing_file, metavar="FILE", help=what)
+    parser.channel_tls_settings()
     parser.setting("--name", default=socket.gethostname(), kind=str, metavar="NAME", help="for logs and people")
     parser.setting(
         "--index",
@@ -92,15 +86,10 @@ def read_settings(arguments: Sequence[str]) -> ActorSettings:
     )
     parser.process_settings()
     parsed = parser.parse_args(arguments)
-    ca: Path | None = parsed.tls_ca
-    if ca is None and (parsed.tls_cert or parsed.tls_key):
-        parser.error("--tls-cert and --tls-key need --tls-ca")
-    if (parsed.tls_cert is None) != (parsed.tls_key is None):
-        parser.error("--tls-cert and --tls-key go together: give both or neither")
     return ActorSettings(
         learner=parsed.learner,
         hashcount=parsed.hashcount,
-        tls=None if ca is None else ChannelTls(ca=ca, certificate=parsed.tls_cert, key=parsed.tls_key),
+        tls=parser.channel_tls(parsed),
         name=parsed.name,
         index=secrets.randbits(32) if parsed.index is None else parsed.index,
         compression=parsed.compression,

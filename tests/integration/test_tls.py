@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import ssl
 import subprocess
 import sys
@@ -156,6 +157,19 @@ def test_mutual_tls_refuses_a_client_with_a_certificate_of_another_authority(
     mutual: ServiceProcess, ours: Authority, strangers: Authority
 ) -> None:
     assert refused(count_at(mutual.address, ChannelTls(ours.file, *strangers.issue("client"))))
+
+
+def test_the_probe_asks_over_mutual_tls_with_settings_from_the_environment(
+    mutual: ServiceProcess, ours: Authority
+) -> None:
+    client = ours.issue("probe", "probe.example")
+    probe = [sys.executable, "-m", "services.cli", "health", "--address", mutual.address]
+    trust = {"LECO_HEALTH_TLS_CA": str(ours.file)}
+    identity = {"LECO_HEALTH_TLS_CERT": str(client.certificate), "LECO_HEALTH_TLS_KEY": str(client.key)}
+    asked = [
+        subprocess.run(probe, env=os.environ | more, check=False).returncode for more in (trust | identity, trust, {})
+    ]
+    assert asked == [0, 1, 1]
 
 
 def test_a_client_certificate_without_its_key_is_refused_before_any_connection(ours: Authority) -> None:
