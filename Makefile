@@ -5,10 +5,10 @@ READY := .venv/.ready
 PROTOS := $(wildcard proto/leco/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint proto proto-check proto-accept bench constraints clean
+.PHONY: help demo test e2e lint proto proto-check proto-accept bench constraints clean
 
 help: ## Show the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Setting up .venv (a minute or two, the first time) ..."
@@ -22,6 +22,9 @@ demo: $(READY) ## Train LECO on a small task for a few minutes, and look at what
 
 test: $(READY) ## Run every test
 	@$(BIN)/pytest --numprocesses 2 --dist loadfile
+
+e2e: $(READY) ## docker compose up, for real: needs a Docker engine and ten minutes
+	@$(BIN)/pytest tests/e2e -m e2e
 
 lint: $(READY) proto-check ## ruff, mypy --strict, import rules, proto checks
 	$(BIN)/ruff check .

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.setting(
         "--service", default=None, metavar="NAME", help="the gRPC service asked for; without it, the process itself"
     )
-    parser.setting("--seconds", default="3", kind=flags.positive_number, metavar="S", help="how long to wait")
+    parser.setting("--seconds", default="5", kind=flags.positive_number, metavar="S", help="how long to wait")
     parser.channel_tls_settings()
     given = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
     if given.address is None:
