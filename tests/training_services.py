@@ -45,6 +45,11 @@ class TrainingProcess(ServiceProcess):
         self._command = [*LECO, name, "--log-format", "json", *flags]
         self._ready = ready
 
+    def given(self, *flags: str) -> Self:
+        """The same with further flags."""
+        self._command += flags
+        return self
+
     def __enter__(self) -> Self:
         self._child = subprocess.Popen(
             self._command, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

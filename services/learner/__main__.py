@@ -83,7 +83,10 @@ async def serve(settings: LearnerSettings) -> None:
             "serving", address=address, metrics_port=metrics_port, run=str(settings.run), frames=parts.trainer.frames
         )
         await asyncio.wait((stopped, training), return_when=asyncio.FIRST_COMPLETED)
-        why = "all frames are trained on" if training.done() else stopped.result()
+        if settings.when_done == "wait" and not stopped.done() and training.exception() is None:
+            log.info("all frames are trained on; waiting for SIGTERM", frames=parts.trainer.frames)
+            await stopped
+        why = stopped.result() if stopped.done() else "all frames are trained on"
         log.info("draining", reason=why, seconds=settings.drain_seconds)
         parts.servicer.drain()
         parts.intake.close()

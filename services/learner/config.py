@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from services import flags
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from leco.rpc.tls import ServerTls
     from leco.telemetry import LogFormat
+
+WhenDone = Literal["exit", "wait"]
 
 DESCRIPTION = """\
 Trains: takes trajectories from actors, publishes parameters, saves checkpoints.
@@ -37,6 +39,7 @@ class LearnerSettings:
     run: Path
     device: str
     threads: int
+    when_done: WhenDone = "exit"
 
 
 def read_settings(arguments: Sequence[str]) -> LearnerSettings:
@@ -59,6 +62,13 @@ def read_settings(arguments: Sequence[str]) -> LearnerSettings:
         metavar="N",
         help="processor threads of an update",
     )
+    parser.setting(
+        "--when-done",
+        default="exit",
+        kind=flags.one_of("exit", "wait"),
+        metavar="WHAT",
+        help="after all frames: exit, or wait for SIGTERM, for who would start it again (Kubernetes)",
+    )
     parsed = parser.parse_args(arguments)
     if parsed.run is None:
         parser.error("--run is missing: name the folder that keeps the run, for example --run runs/first")
@@ -73,6 +83,7 @@ def read_settings(arguments: Sequence[str]) -> LearnerSettings:
         run=parsed.run,
         device=parsed.device,
         threads=parsed.threads,
+        when_done=parsed.when_done,
     )
 
 

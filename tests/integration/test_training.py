@@ -178,6 +178,20 @@ def test_a_new_actor_takes_over_from_one_that_was_killed_and_training_ends(tmp_p
         assert service.logged()[-1]["event"] == "stopped"
 
 
+def test_a_learner_that_shall_wait_when_it_is_done_serves_until_it_is_asked_to_stop(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with learner(run, method="no-int", frames=64) as serving, actor(serving.address):
+        assert serving.wait(PATIENCE) == 0  # without the flag it ends
+    with learner(run, method="no-int", frames=64).given("--when-done", "wait") as again:
+        line = again.until_logged("all frames are trained on; waiting", PATIENCE)
+        assert line["frames"] == 64
+        assert again.metrics()["leco_learner_run_frames"] == 64
+        assert again.running
+        again.terminate()
+        assert again.wait() == 0
+        assert again.until_logged("draining")["reason"] == "SIGTERM"
+
+
 def test_after_counts_were_lost_what_is_affected_is_left_out_and_training_goes_on(tmp_path: Path) -> None:
     with ServiceProcess() as hashcount, ExitStack() as stack:
         service = stack.enter_context(learner(tmp_path / "run", method="dsc", frames=FOR_EVER))
