@@ -103,6 +103,10 @@ class ServiceParser(argparse.ArgumentParser):
             metavar="S",
             help="after SIGTERM, how long what is in progress may take to finish",
         )
+        self.log_settings()
+
+    def log_settings(self) -> None:
+        """Adds the flags of whatever writes a log."""
         levels, formats = ("debug", "info", "warning", "error"), ("auto", "human", "json")
         self.setting(
             "--log-level",

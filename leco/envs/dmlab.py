@@ -52,6 +52,7 @@ ACTIONS = (
     (60, 0, 0, 1, 0, 0, 0),  # forward, looking right
     (0, 0, 0, 0, 1, 0, 0),  # fire
 )
+SEEDS = 2**31  # that the module takes
 GIVE_UP_AFTER = 5  # engines of one environment that failed, without a step between
 CLOSE_SECONDS = 5.0  # for engines to end by themselves
 
@@ -65,6 +66,7 @@ class Machine:
     cache_bytes                 CACHE_GB: how large it may grow
     renderer                    RENDERER: software, or hardware for a graphics card
     step_seconds, reset_seconds STEP_SECONDS, RESET_SECONDS: an engine that takes longer is taken to hang
+    levels                      LEVELS: play only so many different levels, seeds 0 and up, so that all can be in the cache
     """
 
     python: str
@@ -73,6 +75,7 @@ class Machine:
     renderer: str
     step_seconds: float
     reset_seconds: float
+    levels: int | None = None
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str] = os.environ) -> Machine:
@@ -88,6 +91,9 @@ class Machine:
                     return float(value)
             raise ValueError(f"LECO_DMLAB_{name} is {value!r}, expected a number above 0")
 
+        levels = text("LEVELS", str(SEEDS))
+        if not levels.isascii() or not levels.isdigit() or not 0 < int(levels) <= SEEDS:
+            raise ValueError(f"LECO_DMLAB_LEVELS is {levels!r}, expected a whole number from 1 to {SEEDS}")
         renderer = text("RENDERER", "software")
         if renderer not in ("software", "hardware"):
             raise ValueError(f"LECO_DMLAB_RENDERER is {renderer!r}, expected software or hardware")
@@ -100,7 +106,22 @@ class Machine:
             renderer=renderer,
             step_seconds=positive("STEP_SECONDS", "60"),
             reset_seconds=positive("RESET_SECONDS", "300"),
+            levels=None if int(levels) == SEEDS else int(levels),
         )
+
+    def configuration(self, level: str) -> bytes:
+        """The first message to an engine that plays this level."""
+        settings = {"width": SHAPE[1], "height": SHAPE[0], "fps": 60, "mixerSeed": 0, "logLevel": "WARN"}
+        configuration = {
+            "level": level,
+            "settings": {key: str(value) for key, value in settings.items()},  # the module takes nothing but texts
+            "renderer": self.renderer,
+            "cache": None if self.cache is None else str(self.cache),
+            "cache_bytes": self.cache_bytes,
+            "repeat": REPEAT,
+            "shape": SHAPE,
+        }
+        return json.dumps(configuration).encode()
 
 
 class DmlabEnv:
@@ -126,19 +147,9 @@ class DmlabEnv:
         self._machine = machine = Machine.from_environment() if machine is None else machine
         self._seed = checked_seed(seed)
         self.dropped_episodes = 0
-        settings = {"width": SHAPE[1], "height": SHAPE[0], "fps": 60, "mixerSeed": 0, "logLevel": "WARN"}
-        configuration = {
-            "level": level,
-            "settings": {key: str(value) for key, value in settings.items()},  # the module takes nothing but texts
-            "renderer": machine.renderer,
-            "cache": None if machine.cache is None else str(machine.cache),
-            "cache_bytes": machine.cache_bytes,
-            "repeat": REPEAT,
-            "shape": SHAPE,
-        }
         if machine.cache is not None:
             _look_at(machine.cache)
-        first_message = json.dumps(configuration).encode()
+        first_message = machine.configuration(level)
         self._engines = [Engine(machine.python, first_message) for _ in range(checked_environments(environments))]
         self._episode_E = [-1] * environments
         self._length_E = [0] * environments
@@ -237,7 +248,7 @@ class DmlabEnv:
             for e in todo:
                 self._episode_E[e] += 1
                 self._length_E[e] = 0
-                seed = episode_seed(self._seed, e, self._episode_E[e]) >> 33  # 31 bits, what the module takes
+                seed = (episode_seed(self._seed, e, self._episode_E[e]) >> 33) % (self._machine.levels or SEEDS)
                 self._engines[e].begin(self._episode_E[e] % 2**31, seed)
             answers, lost = gather({e: self._engines[e] for e in todo}, self._machine.reset_seconds)
             for e, content in answers.items():

@@ -490,6 +490,7 @@ def test_settings_have_defaults() -> None:
     )
     assert Machine.from_environment({"LECO_DMLAB_CACHE": "off"}).cache is None
     assert Machine.from_environment({"LECO_DMLAB_CACHE_GB": "0.5"}).cache_bytes == 500_000_000
+    assert Machine.from_environment({"LECO_DMLAB_LEVELS": "1000"}).levels == 1000
 
 
 @pytest.mark.parametrize(
@@ -500,6 +501,8 @@ def test_settings_have_defaults() -> None:
         ("RESET_SECONDS", "soon", "a number above 0"),
         ("CACHE_GB", "nan", "a number above 0"),
         ("CACHE_GB", "inf", "a number above 0"),
+        ("LEVELS", "0", "a whole number from 1 to 2147483648"),
+        ("LEVELS", "1e3", "a whole number from 1 to 2147483648"),
     ],
 )
 def test_settings_that_cannot_be_are_named(name: str, value: str, expected: str) -> None:
