@@ -1,0 +1,212 @@
+"""Every overlay with every set of components: it builds, Kubernetes would take it, and what refers to something finds it."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+from crd_schemas import SCHEMAS
+from kustomized import COMPONENTS, OVERLAYS, Built, Object, combinations, included, needs_kustomize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = needs_kustomize
+every_combination = pytest.mark.parametrize("built", list(combinations()), ids=str)
+# The oldest with everything that is used (gRPC probes, how a budget treats unhealthy pods), and the newest there is.
+VERSIONS = ("1.27", "1.37")
+MADE_BY_USERS = {"redis-password"}
+
+
+@every_combination
+def test_kubernetes_would_take_every_object(built: Built) -> None:
+    names = [(each["kind"], each["metadata"]["name"]) for each in built.objects]
+    assert len(names) == len(set(names))
+    for each in built.objects:
+        validate(json.dumps(each, sort_keys=True))
+
+
+@functools.cache
+def validate(text: str) -> None:
+    """Strictly: a field that is not known is an error. Most objects are the same in most combinations."""
+    each = json.loads(text)
+    if each["kind"] in SCHEMAS:
+        jsonschema.validate(each, SCHEMAS[each["kind"]], cls=jsonschema.Draft202012Validator)
+    else:
+        for version in VERSIONS:
+            kubernetes_validate.validate(each, version, strict=True)
+
+
+@every_combination
+def test_whatever_is_referred_to_is_there(built: Built) -> None:
+    secrets = {each["spec"]["secretName"] for each in built.kinds("Certificate")} | MADE_BY_USERS
+    maps = {each["metadata"]["name"] for each in built.kinds("ConfigMap")}
+    claims = {each["metadata"]["name"] for each in built.kinds("PersistentVolumeClaim")}
+    accounts = {each["metadata"]["name"] for each in built.kinds("ServiceAccount")}
+    for workload in built.workloads():
+        pod = workload["spec"]["template"]["spec"]
+        assert pod["serviceAccountName"] in accounts
+        volumes = {each["metadata"]["name"] for each in workload["spec"].get("volumeClaimTemplates", [])}
+        for volume in pod["volumes"]:
+            volumes.add(volume["name"])
+            if "secret" in volume and not volume["secret"].get("optional"):
+                assert volume["secret"]["secretName"] in secrets
+            if "configMap" in volume:
+                assert volume["configMap"]["name"] in maps
+            if "persistentVolumeClaim" in volume:
+                assert volume["persistentVolumeClaim"]["claimName"] in claims
+        for container in pod["containers"]:
+            assert {each["name"] for each in container["volumeMounts"]} == volumes
+            paths = sorted(each["mountPath"] for each in container["volumeMounts"])
+            # A volume in a read-only volume has nowhere to be mounted.
+            assert not [(a, b) for a in paths for b in paths if b.startswith(f"{a}/")]
+            for source in container.get("envFrom", []):
+                assert source["configMapRef"]["name"] in maps
+    issuers = {each["metadata"]["name"] for each in built.kinds("Issuer")}
+    assert {each["spec"]["issuerRef"]["name"] for each in built.kinds("Certificate")} <= issuers
+
+
+@every_combination
+def test_every_selector_finds_the_pods_it_means_and_no_others(built: Built) -> None:
+    pods = {each["metadata"]["name"]: each["spec"]["template"] for each in built.workloads()}
+    for workload in built.kinds("Deployment", "StatefulSet"):
+        name = workload["metadata"]["name"]
+        assert selected(workload["spec"]["selector"]["matchLabels"], pods) == [name]
+        for constraint in pods[name]["spec"].get("topologySpreadConstraints", []):
+            assert selected(constraint["labelSelector"]["matchLabels"], pods) == [name]
+    for service in built.kinds("Service"):
+        [name] = selected(service["spec"]["selector"], pods)
+        assert name == service["metadata"]["name"]
+        ports = {each["name"]: each["containerPort"] for each in pods[name]["spec"]["containers"][0]["ports"]}
+        for port in service["spec"]["ports"]:
+            assert port["port"] == ports[port["targetPort"]]
+    for budget in built.kinds("PodDisruptionBudget"):
+        assert selected(budget["spec"]["selector"]["matchLabels"], pods) == [budget["metadata"]["name"]]
+    for scaled in built.kinds("ScaledObject"):
+        assert built.object("Deployment", scaled["spec"]["scaleTargetRef"]["name"])
+    for monitor in built.kinds("PodMonitor"):
+        found = {name for name in selected(monitor["spec"]["selector"]["matchLabels"], pods) if has_metrics(pods[name])}
+        assert found == {"actor", "hashcount", "learner"}
+        label = monitor["spec"]["jobLabel"]
+        assert {pods[name]["metadata"]["labels"][label] for name in found} == found  # the jobs of dashboards and alerts
+
+
+def selected(labels: dict[str, str], pods: dict[str, Object]) -> list[str]:
+    return [name for name, pod in pods.items() if labels.items() <= pod["metadata"]["labels"].items()]
+
+
+def has_metrics(pod: Object) -> bool:
+    return any(port["name"] == "metrics" for each in pod["spec"]["containers"] for port in each.get("ports", []))
+
+
+@every_combination
+def test_no_pod_may_do_more_than_the_restricted_standard_allows(built: Built) -> None:
+    namespace = built.object("Namespace", "leco")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    for each in built.kinds("ServiceAccount"):
+        assert each["automountServiceAccountToken"] is False
+    for workload in built.workloads():
+        pod = workload["spec"]["template"]["spec"]
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["serviceAccountName"] != "default"
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+        kinds = {key for volume in pod["volumes"] for key in volume} - {"name"}
+        assert kinds <= {"configMap", "emptyDir", "secret", "persistentVolumeClaim"}
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            requests, limits = container["resources"]["requests"], container["resources"]["limits"]
+            assert {"cpu", "memory", "ephemeral-storage"} <= requests.keys()
+            assert {"memory", "ephemeral-storage"} <= limits.keys()
+
+
+@every_combination
+def test_everything_is_in_one_namespace_and_secrets_are_never_written_down(built: Built) -> None:
+    for each in built.objects:
+        assert each["kind"] == "Namespace" or each["metadata"]["namespace"] == "leco", each["metadata"]
+    assert built.kinds("Secret") == []
+    [password] = {
+        volume["secret"]["secretName"]
+        for name in ("redis", "hashcount")
+        for volume in built.pod(name)["volumes"]
+        if volume["name"] == "redis-password"
+    }
+    assert password in MADE_BY_USERS
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_plain_overlay_needs_no_operator(overlay: str) -> None:
+    assert not [
+        each["kind"]
+        for each in Built(overlay, ()).objects
+        if "." in each["apiVersion"].partition("/")[0].replace(".k8s.io", "")
+    ]
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_component_builds_on_the_base_alone(component: str) -> None:
+    for each in Built("base", (component,)).objects:
+        validate(json.dumps(each, sort_keys=True))
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_order_of_components_does_not_matter(overlay: str) -> None:
+    others = sorted(set(COMPONENTS) - included(overlay))
+    forth, back = (Built(overlay, tuple(order)) for order in (others, reversed(others)))
+    assert {as_set(each) for each in forth.objects} == {as_set(each) for each in back.objects}
+
+
+def as_set(each: Object) -> str:
+    """Text that does not depend on the order of lists whose items have names."""
+
+    def ordered(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: ordered(inner) for key, inner in value.items()}
+        if isinstance(value, list) and all(isinstance(item, dict) and "name" in item for item in value):
+            return sorted((ordered(item) for item in value), key=lambda item: str(item["name"]))
+        return [ordered(item) for item in value] if isinstance(value, list) else value
+
+    return json.dumps(ordered(each), sort_keys=True)
+
+
+def network(built: Built) -> Iterator[tuple[str, str, int]]:
+    """Who may speak to whom, on which port: what both sides' policies allow."""
+    pods = {each["metadata"]["name"]: each["spec"]["template"] for each in built.workloads()}
+    allowed: dict[str, set[tuple[str, str, int]]] = {"ingress": set(), "egress": set()}
+    for policy in built.kinds("NetworkPolicy"):
+        mine = selected(policy["spec"]["podSelector"].get("matchLabels", {}), pods)
+        for direction, side in (("ingress", "from"), ("egress", "to")):
+            for rule in policy["spec"].get(direction, []):
+                peers = {
+                    name
+                    for peer in rule[side]
+                    if "podSelector" in peer
+                    for name in selected(peer["podSelector"]["matchLabels"], pods)
+                }
+                for port in rule["ports"]:
+                    for one in mine:
+                        for other in peers:
+                            pair = (other, one) if direction == "ingress" else (one, other)
+                            allowed[direction].add((*pair, port["port"]))
+    yield from allowed["ingress"] & allowed["egress"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_policies_let_through_just_what_the_services_say_to_each_other(overlay: str) -> None:
+    paths = {("actor", "learner", 50051), ("actor", "hashcount", 50061), ("hashcount", "redis", 6379)}
+    # Redis is one pod here, and would not speak to itself.
+    assert set(network(Built(overlay, ()))) - {("redis", "redis", 6379), ("redis", "redis", 16379)} == paths
+    of_cluster = {("redis-setup", "redis", 6379), ("redis", "redis", 6379), ("redis", "redis", 16379)}
+    assert set(network(Built(overlay, ("redis-cluster",)))) == paths | of_cluster
+    [deny] = [each for each in Built(overlay, ()).kinds("NetworkPolicy") if each["metadata"]["name"] == "default-deny"]
+    assert deny["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
