@@ -36,6 +36,8 @@ class Learning:
     publish_every     how often actors can get new parameters
     checkpoint_every  how often the state is saved
     keep              how many of the newest checkpoints are kept, beside the best
+    milestones        how many are kept for good, after even shares of the frames (4: 25, 50, 75 and 100 %), for `leco report`
+                      to show how behaviour changed; one of MiniGrid takes 17 MB
     record_every      how often a line is written to metrics.csv and TensorBoard
     deterministic     one actor takes turns with the learner, and every run with the same seed gives the same numbers, also when
                       it is stopped and resumed; slower. It ends with the first checkpoint that has all frames, and what was
@@ -48,6 +50,7 @@ class Learning:
     publish_every: int = 1
     checkpoint_every: int = 500
     keep: int = 3
+    milestones: int = 4
     record_every: int = 20
     deterministic: bool = False
 
@@ -110,6 +113,7 @@ def check(experiment: Experiment) -> None:
         if not all(0 <= beta < 1 for beta in betas):
             raise ConfigError(f"training.{key} is {list(betas)}, expected two numbers from 0 to below 1")
     not_negative = {"seed": experiment.seed, "learner.max_lag": learner.max_lag, "training.alpha": training.alpha}
+    not_negative |= {"learner.milestones": learner.milestones}
     not_negative |= {"training.entropy": training.entropy, "training.adversary": training.adversary}
     for key, value in not_negative.items():
         if value < 0:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from leco.config import parse
 from services.curves import draw_curves
-from services.evaluate import evaluate, summary, trained_policy
+from services.episodes import evaluate
+from services.evaluate import trained_state
 from services.local import train
+from services.summary import summary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,9 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     code = train(experiment, folder, actors=1, store="memory", threads=1)
     if code != 0:
         sys.exit(code)
-    _, policy, updates = trained_policy(folder, "newest")
-    result = evaluate(policy, find_task(experiment.task), episodes=EPISODES, seed=0, greedy=False)
-    sys.stdout.write(f"\nafter {updates:,} updates, {EPISODES} fresh episodes:\n{summary(result)}")
+    trained = trained_state(folder, "newest")
+    result = evaluate(trained.policy, find_task(experiment.task), episodes=EPISODES, seed=0, greedy=False)
+    sys.stdout.write(f"\nafter {trained.updates:,} updates, {EPISODES} fresh episodes:\n{summary(result)}")
     picture = folder / "curve.png"
     draw_curves(folder / "metrics.csv", picture, title=f"{experiment.method} on {experiment.task}")
     sys.stdout.write(f"\nthe learning curve: {picture}\nthe same in TensorBoard: tensorboard --logdir {folder}\n")

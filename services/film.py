@@ -1,81 +1,108 @@
-"""An episode as a GIF: drawn by MiniGrid itself, or the pictures that the agent saw."""
+"""An episode as a video: the level drawn by MiniGrid itself, or the pictures that the agent saw, beside its live rewards."""
 
 from __future__ import annotations
 
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import gymnasium
+import imageio.v3 as imageio
 import numpy as np
-import torch
-from PIL import Image
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
-from leco.algo.sampling import draw_action
-from leco.envs.registry import make
-from leco.envs.vector import episode_seed
-from leco.nets.stepping import stepper
-from services.evaluate import dropped_now, playing
+from leco.files import replace_file
+from leco.report.pictures import draw_moment
+from leco.report.style import REWARD_COLOURS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from leco.envs.registry import Task
-    from leco.nets.policy import Policy
+    from matplotlib.artist import Artist
 
-MILLISECONDS = 100
-LAST_MILLISECONDS = 1500
-ENLARGED = 3  # times, where the agent sees small pictures
+    from leco.report.recording import Episode, Facts, Recording
+
+FRAMES_PER_SECOND = 10
+LAST_FRAMES = 15  # the last picture stays for a moment
+TILE = 32
+SIZE = (9.6, 4.8)  # inches; with DPI even numbers of pixels, as MP4 needs them
+DPI = 100
 
 
-def film(policy: Policy, task: Task, path: Path, *, seed: int, greedy: bool) -> int:
-    """Plays the first episode that `leco eval` plays with this seed's levels, and draws it.
+def film(recording: Recording, path: Path) -> int:
+    """Draws the first episode of a recording.
+
+    Args:
+        recording: What was played.
+        path: Ends in .mp4 or .gif.
 
     Returns:
-        How many actions it had.
+        How many pictures the video has.
     """
-    if task.simulator == "minigrid":
-        frames = [Image.fromarray(each).quantize(64) for each in _drawn(policy, task, seed=seed, greedy=greedy)]
+    pictures = list(frames(recording.episodes[0], recording.facts))
+    pictures += [pictures[-1]] * (LAST_FRAMES - 1)
+    if path.suffix == ".gif":
+        data = imageio.imwrite(
+            "<bytes>", pictures, extension=".gif", plugin="pillow", duration=1000 / FRAMES_PER_SECOND, loop=0
+        )
     else:
-        height, width, _ = task.observation_shape
-        size = (ENLARGED * width, ENLARGED * height)
-        pictures = _seen(policy, task, seed=seed, greedy=greedy)
-        frames = [Image.fromarray(each).quantize(64).resize(size, Image.Resampling.NEAREST) for each in pictures]
-    durations = [MILLISECONDS] * (len(frames) - 1) + [LAST_MILLISECONDS]
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=durations, loop=0)
-    return len(frames) - 1
+        data = imageio.imwrite(
+            "<bytes>",
+            pictures,
+            extension=".mp4",
+            plugin="FFMPEG",
+            fps=FRAMES_PER_SECOND,
+            codec="libx264",
+            pixelformat="yuv420p",  # what browsers and phones play
+        )
+    replace_file(path, bytes(data))
+    return len(pictures)
 
 
-@torch.inference_mode()
-def _drawn(policy: Policy, task: Task, *, seed: int, greedy: bool) -> list[np.ndarray]:
-    """An episode of MiniGrid, from above."""
-    import minigrid  # noqa: F401, PLC0415  # registers its tasks
+def frames(episode: Episode, facts: Facts) -> Iterator[np.ndarray]:
+    """Pictures [height, width, RGB] from before the first action to after the last.
 
-    env: Any = gymnasium.make(task.id, render_mode="rgb_array")
-    view, _ = env.reset(seed=episode_seed(seed, 0, 0))
-    random = torch.Generator().manual_seed(seed)
-    step, core, previous, reward, over = stepper(policy), policy.initial_state(1), -1, 0.0, False
-    pictures = [np.asarray(env.render())]
-    while not over:
-        seen = (torch.from_numpy(view["image"][None]), *map(torch.tensor, ([previous < 0], [previous], [reward])))
-        logits_1A, core = step(core, *seen)
-        previous = int(logits_1A.argmax() if greedy else draw_action(logits_1A, random))
-        view, reward, ended, cut, _ = env.step(previous)
-        over = bool(ended or cut)
-        pictures.append(np.asarray(env.render()))
-    env.close()
-    return pictures
+    What stays the same is drawn once: matplotlib needs most of its time for it.
+    """
+    steps = len(episode.action_T)
+    figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    level, curve = figure.subplots(1, 2)
+    level.set_axis_off()
+    picture = level.imshow(draw_moment(episode, 0, TILE), animated=True)
+    level.set_title(f"{facts.method} on {facts.task}, after {facts.frames:,} frames", fontsize=10)
+    rewards = {"r_ep": episode.r_ep_T, "r_ta": episode.r_ta_T, "r_i": episode.r_i_T}
+    low = min(-0.05, *(float(each.min()) for each in rewards.values()))
+    high = max(1.05, *(float(each.max()) for each in rewards.values()))
+    curve.set(xlim=(0, max(steps, 2)), ylim=(1.1 * low, 1.05 * high), xlabel="action")
+    curve.set_title("intrinsic reward of each action", fontsize=10)
+    curve.grid(alpha=0.3)
+    lines = {
+        name: curve.plot([], [], color=REWARD_COLOURS[name], label=name, linewidth=1.8, animated=True)[0]
+        for name in rewards
+    }
+    curve.legend(loc="upper right", fontsize=9)
+    words = curve.set_xlabel(" \n ", fontsize=9, family="monospace", animated=True)
+    moving: list[Artist] = [picture, *lines.values(), words]
+    canvas.draw()
+    still = canvas.copy_from_bbox(figure.bbox)
+    for t in range(steps + 1):
+        canvas.restore_region(still)
+        picture.set_data(draw_moment(episode, t, TILE))
+        for name, line in lines.items():
+            line.set_data(np.arange(1, t + 1), rewards[name][:t])
+        words.set_text(_words(episode, facts, t))
+        for artist in moving:
+            figure.draw_artist(artist)
+        yield np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def _seen(policy: Policy, task: Task, *, seed: int, greedy: bool) -> list[np.ndarray]:
-    """The observations of an episode. If its engine fails, of the next one."""
-    with closing(make(task, 1, seed)) as env:
-        first_1O = env.reset()
-        pictures = [*first_1O]
-        for steps in playing(policy, env, first_1O, torch.Generator().manual_seed(seed), greedy=greedy):
-            if steps.ended_E[0]:
-                if not dropped_now(env)[0]:
-                    pictures.append(steps.terminal_observation_FO[0])
-                    break
-                pictures = []
-            pictures.append(steps.observation_EO[0])
-    return pictures
+def _words(episode: Episode, facts: Facts, t: int) -> str:
+    """What happened last, in two lines."""
+    if t == 0:
+        return f"before the first of {len(episode.action_T)} actions\n "
+    action = facts.actions[episode.action_T[t - 1]]
+    seen = f", code seen {episode.count_T[t]} x" if episode.count_T[t] else ""
+    return (
+        f"{t:4}: {action}{seen}\n"
+        f"r_ep {episode.r_ep_T[t - 1]:5.2f}  r_ta {episode.r_ta_T[t - 1]:5.2f}  r_i {episode.r_i_T[t - 1]:5.2f}"
+    )

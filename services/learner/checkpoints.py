@@ -1,7 +1,8 @@
-"""A run's checkpoints in its folder: the newest few, and the best.
+"""A run's checkpoints in its folder: the newest few, the best, and milestones.
 
 checkpoints/000012000.safetensors   after 12,000 updates
 checkpoints/best.safetensors        of the highest mean return so far
+checkpoints/milestone-...           see leco.milestones
 checkpoints/versions                no version of the parameters above this number was ever published
 """
 
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from leco.files import replace_file
+from leco.milestones import milestone_path
 from leco.saving import SavedStateError, load, save
 
 if TYPE_CHECKING:
@@ -70,6 +72,10 @@ class Checkpoints:
         # A later one can only be damaged, and must not take the place of one that is not.
         for path in [each for each in self._saved() if each <= newest][: -self._keep]:
             path.unlink(missing_ok=True)
+
+    def keep(self, state: State, facts: Mapping[str, Fact]) -> None:
+        """Saves a state for good."""
+        save(milestone_path(self._folder, state.updates), state, facts)
 
     def version(self, updates: int) -> int:
         """A version for the parameters after so many updates: above every one that was published before this start.

@@ -9,6 +9,7 @@ import structlog
 
 from leco.envs.registry import find_task
 from leco.methods import find_method
+from leco.milestones import milestone_updates
 from leco.publishing import acting_snapshot
 from leco.update import update
 from services.learner.batching import make_batch
@@ -67,6 +68,7 @@ class Trainer:
         self._method = find_method(experiment.method)
         self._max_steps = find_task(experiment.task).max_steps
         self._frames_of_update = experiment.learner.batch * experiment.actors.unroll
+        self._milestones = milestone_updates(experiment)
         self._best = best
         self._spent = dict.fromkeys(("waiting", "updating", "publishing"), 0.0)
         self._lag = 0.0
@@ -93,6 +95,8 @@ class Trainer:
                     return False
                 if self.state.updates % learner.checkpoint_every == 0:
                     self._save()
+                if self.state.updates in self._milestones:
+                    self._checkpoints.keep(self.state, self._facts(self._mean_return()))
             return True
         finally:
             if self.state.updates % learner.checkpoint_every != 0 and not learner.deterministic:
@@ -158,13 +162,19 @@ class Trainer:
             self._metrics.statistic(name, value)
 
     def _save(self) -> None:
-        mean = self._episodes.means().get("return", float("-inf"))
+        mean = self._mean_return()
         best = self._episodes.full and mean > self._best
         if best:
             self._best = mean
-        facts: dict[str, Fact] = {"frames": self.frames, "seconds": self._recorder.seconds, "method": self._method.name}
-        facts |= {name: x for name, x in (("return", mean), ("best_return", self._best)) if x > float("-inf")}
         begin = time.monotonic()
-        self._checkpoints.save(self.state, facts, best=best)
+        self._checkpoints.save(self.state, self._facts(mean), best=best)
         self._metrics.checkpoint_time.set_to_current_time()
         log.info("saved", updates=self.state.updates, seconds=round(time.monotonic() - begin, 3), best=best)
+
+    def _mean_return(self) -> float:
+        return self._episodes.means().get("return", float("-inf"))
+
+    def _facts(self, mean: float) -> dict[str, Fact]:
+        """What a checkpoint says beside its state; `mean` is the return of the last episodes."""
+        facts: dict[str, Fact] = {"frames": self.frames, "seconds": self._recorder.seconds, "method": self._method.name}
+        return facts | {name: x for name, x in (("return", mean), ("best_return", self._best)) if x > float("-inf")}

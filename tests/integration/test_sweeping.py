@@ -13,7 +13,7 @@ from PIL import Image
 from service_process import until
 from training_services import LECO, rows
 
-from services.evaluate import wilson
+from leco.report.statistics import wilson
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,35 +8,33 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import imageio_ffmpeg
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from leco.config import parse, to_toml
+from leco.config import ConfigError, parse, to_toml
 from leco.envs import registry
 from leco.envs.registry import TASKS, find_task
 from leco.envs.vector import Steps
 from leco.envs.vizdoom_scenarios import SCENARIOS
 from leco.methods import find_method
+from leco.milestones import milestone_path, milestone_updates
 from leco.nets.policy import MiniGridPolicy
 from leco.nets.stepping import stepper
 from leco.networks import build
+from leco.report.recording import read_recording
+from leco.report.statistics import wilson
 from leco.saving import save
 from leco.training import start
-from services import evaluate as module
-from services.evaluate import (
-    ENGINES,
-    FRESH,
-    EvaluationError,
-    Result,
-    evaluate,
-    numbers,
-    summary,
-    trained_policy,
-    wilson,
-)
-from services.film import LAST_MILLISECONDS, MILLISECONDS, film
+from services import episodes, evaluate
+from services.episodes import ENGINES, FRESH, EvaluationError, Keeper, Result
+from services.episodes import evaluate as play
+from services.evaluate import trained_state
+from services.film import FRAMES_PER_SECOND, LAST_FRAMES, film
+from services.recording import make_recording
+from services.summary import numbers, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,7 +55,7 @@ def _not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(task: Task | str, environments: int, seed: int) -> VectorEnv:
         return registry.make(task, environments, seed, compiled=False)
 
-    monkeypatch.setattr(module, "make", make)
+    monkeypatch.setattr(episodes, "make", make)
 
 
 def policy(bias: Sequence[float] = (0.0, 0.0, 1.0, -3.0, -3.0, -3.0, -3.0)) -> MiniGridPolicy:
@@ -102,14 +100,14 @@ def naive(bias_policy: MiniGridPolicy, episodes: int, seed: int) -> list[tuple[f
 def test_each_episode_is_counted_once_as_it_was() -> None:
     wanderer = policy((0.0, 0.05, 0.0, -9.0, -9.0, -9.0, -9.0))
     for seed in (1, 2):
-        result = evaluate(wanderer, TASK, episodes=6, seed=seed, greedy=True)
+        result = play(wanderer, TASK, episodes=6, seed=seed, greedy=True)
         expected = naive(wanderer, 6, seed)
         got = list(zip(result.returns_N, result.lengths_N, result.solved_N, strict=True))
         assert [(pytest.approx(r), int(n), bool(s)) for r, n, s in expected] == got
 
 
 def test_drawn_actions_solve_some_and_short_episodes_are_not_preferred() -> None:
-    result = evaluate(policy(), TASK, episodes=40, seed=0, greedy=False)
+    result = play(policy(), TASK, episodes=40, seed=0, greedy=False)
     assert len(result.returns_N) == len(result.lengths_N) == len(result.solved_N) == 40
     solved = result.solved_N
     assert solved.any()
@@ -121,8 +119,8 @@ def test_drawn_actions_solve_some_and_short_episodes_are_not_preferred() -> None
 
 
 def test_the_seed_decides_everything() -> None:
-    one, same = (evaluate(policy(), TASK, episodes=10, seed=5, greedy=False) for _ in range(2))
-    other = evaluate(policy(), TASK, episodes=10, seed=6, greedy=False)
+    one, same = (play(policy(), TASK, episodes=10, seed=5, greedy=False) for _ in range(2))
+    other = play(policy(), TASK, episodes=10, seed=6, greedy=False)
     assert one.lengths_N.tolist() == same.lengths_N.tolist()
     assert one.returns_N.tolist() == same.returns_N.tolist()
     assert one.lengths_N.tolist() != other.lengths_N.tolist()
@@ -211,7 +209,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *script: Any) -> list[Scripted]:
         made.append(Scripted(environments, *script))
         return made[0]
 
-    monkeypatch.setattr(module, "make", make)
+    monkeypatch.setattr(episodes, "make", make)
     return made
 
 
@@ -223,7 +221,7 @@ def length_of(e: int, k: int) -> int:
 @pytest.mark.parametrize("episodes", [1, 7, 8, 9, 30])
 def test_few_engines_play_all_episodes_and_each_counts_once(monkeypatch: pytest.MonkeyPatch, episodes: int) -> None:
     made = scripted(monkeypatch, length_of)
-    result = evaluate(policy(), WITH_ENGINES, episodes=episodes, seed=0, greedy=False)
+    result = play(policy(), WITH_ENGINES, episodes=episodes, seed=0, greedy=False)
     [env] = made
     assert env.environments == min(episodes, ENGINES)
     assert env.closed
@@ -238,7 +236,7 @@ def test_few_engines_play_all_episodes_and_each_counts_once(monkeypatch: pytest.
 def test_another_episode_is_played_for_one_that_was_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = {(0, 0), (0, 1), (3, 1), (5, 2)}
     scripted(monkeypatch, length_of, lambda e, k: (e, k) in lost)
-    result = evaluate(policy(), WITH_ENGINES, episodes=20, seed=0, greedy=False)
+    result = play(policy(), WITH_ENGINES, episodes=20, seed=0, greedy=False)
     expected = []
     for e in range(ENGINES):
         whole = [k for k in range(9) if (e, k) not in lost]
@@ -252,7 +250,7 @@ def test_another_episode_is_played_for_one_that_was_dropped(monkeypatch: pytest.
 def test_engines_that_always_fail_are_an_error_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     made = scripted(monkeypatch, length_of, lambda e, _: e == 2)
     with pytest.raises(EvaluationError, match="engines failed in 14 episodes, more than the 3 to be played"):
-        evaluate(policy(), WITH_ENGINES, episodes=3, seed=0, greedy=False)
+        play(policy(), WITH_ENGINES, episodes=3, seed=0, greedy=False)
     assert made[0].closed
 
 
@@ -269,8 +267,8 @@ def test_a_new_episode_knows_nothing_of_the_one_before(monkeypatch: pytest.Monke
 
         return noting
 
-    monkeypatch.setattr(module, "stepper", noting_stepper)
-    evaluate(policy(), WITH_ENGINES, episodes=30, seed=0, greedy=False)
+    monkeypatch.setattr(episodes, "stepper", noting_stepper)
+    play(policy(), WITH_ENGINES, episodes=30, seed=0, greedy=False)
     for start_E, action_E, reward_E in seen:
         assert ((action_E == -1) == start_E).all()
         assert (reward_E[start_E] == 0).all()
@@ -288,30 +286,26 @@ def test_lasertag_to_the_end_with_an_engine_that_crashes(
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("DMLAB_STAND_IN", json.dumps({"frames": 18, "step": crash}))
     picture, written = tmp_path / "film.gif", tmp_path / "numbers.json"
-    module.main([str(run), "--episodes=10", f"--gif={picture}", f"--json={written}"])
+    evaluate.main([str(run), "--episodes=10", f"--video={picture}", f"--json={written}"])
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "lasertag_three_opponents_small, no-int, after 7 updates: 10 fresh episodes"
     assert [line.split()[0] for line in lines[1:4]] == ["success", "mean", "normalised"]
     assert lines[4:] == [
         "mean length   5.0 actions",
         "dropped       1, because their engine failed; others were played in their place",
+        f"recorded: {run / 'recordings' / '000000007-seed0.npz'}",
         f"an episode of 5 actions: {picture}",
     ]
     found = json.loads(written.read_text())
     assert (found["episodes"], found["dropped"], found["length"]) == (10, 1, 5.0)
     assert found["human_normalised"] == pytest.approx(100 * (found["return"] + 0.214) / 18.764)
+    # An observation is 20 KB, so only two episodes are kept, each whole although one engine failed.
+    recording = read_recording(run / "recordings" / "000000007-seed0.npz")
+    assert [len(each.action_T) for each in recording.episodes] == [5, 5]
+    assert recording.episodes[0].observation_TO.shape == (6, 72, 96, 3)
+    assert recording.episodes[0].grid(0) is None
     with Image.open(picture) as opened:
-        shown = [np.asarray(_frame(opened, n)) for n in range(opened.n_frames)]  # type: ignore[attr-defined]
-    # The last picture is the one before it again, which Pillow shows for longer instead.
-    assert len(shown) == 5
-    for each in shown:
-        assert each.shape == (216, 288, 3)
-        assert (each == each[::3, ::3].repeat(3, 0).repeat(3, 1)).all()
-
-
-def _frame(opened: Image.Image, n: int) -> Image.Image:
-    opened.seek(n)
-    return opened.convert("RGB")
+        assert (opened.format, opened.size) == ("GIF", (960, 480))
 
 
 def saved_run(folder: Path, *updates: int, task: Task = TASK) -> Path:
@@ -333,25 +327,26 @@ def saved_run(folder: Path, *updates: int, task: Task = TASK) -> Path:
 def test_the_checkpoint_that_was_asked_for_plays(tmp_path: Path, which: str, updates: int) -> None:
     run = saved_run(tmp_path, 10, 20, 30)
     which = str(run / "checkpoints" / "000000010.safetensors") if which == "FILE" else which
-    experiment, found, after = trained_policy(run, which)
-    assert (experiment.task, after) == ("Empty-5x5", updates)
-    assert all((parameter == updates / 1000).all() for parameter in found.parameters())
+    found = trained_state(run, which)
+    assert (found.experiment.task, found.updates) == ("Empty-5x5", updates)
+    assert all((parameter == updates / 1000).all() for parameter in found.policy.parameters())
 
 
 def test_it_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = saved_run(tmp_path, 1234)
-    module.main([str(run), "--episodes=3", f"--gif={tmp_path / 'film.gif'}", "--seed=2"])
+    evaluate.main([str(run), "--episodes=3", f"--video={tmp_path / 'film.gif'}", "--seed=2"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Empty-5x5, no-int, after 1,234 updates: 3 fresh episodes"
     assert [line.split()[0] for line in lines[1:4]] == ["success", "mean", "mean"]
-    assert lines[4].startswith("an episode of ")
+    assert lines[4] == f"recorded: {run / 'recordings' / '000001234-seed2.npz'}"
+    assert lines[5].startswith("an episode of ")
     assert (tmp_path / "film.gif").exists()
 
 
 def test_errors_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def error(*arguments: str) -> str:
         with pytest.raises(SystemExit) as ended:
-            module.main(arguments)
+            evaluate.main(arguments)
         return capsys.readouterr().err if ended.value.code == 2 else str(ended.value.code)
 
     nowhere = str(tmp_path / "nowhere")
@@ -368,22 +363,62 @@ def test_errors_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_a_simulator_that_is_not_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LECO_DMLAB_PYTHON", str(tmp_path / "nowhere"))
     with pytest.raises(SystemExit, match=r"leco eval: cannot run .*nowhere .*LECO_DMLAB_PYTHON names the interpreter"):
-        module.main([str(saved_run(tmp_path, 7, task=LASERTAG))])
+        evaluate.main([str(saved_run(tmp_path, 7, task=LASERTAG))])
 
 
-@pytest.mark.parametrize("greedy", [False, True])
-def test_a_film_shows_an_episode_from_its_first_to_its_last_picture(tmp_path: Path, greedy: bool) -> None:
-    walker = policy()
-    actions = film(walker, TASK, tmp_path / "film.gif", seed=FRESH + 3, greedy=greedy)
-    assert 1 <= actions <= TASK.max_steps
-    with Image.open(tmp_path / "film.gif") as picture:
-        assert picture.format == "GIF"
+def test_a_run_that_cannot_be_written_to_is_evaluated_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = saved_run(tmp_path, 1234)
+    (run / "recordings").write_text("a file where the folder should be")
+    evaluate.main([str(run), "--episodes=2"])
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("not recorded: ")
+
+
+def test_milestones_are_evaluated_one_after_the_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = saved_run(tmp_path, 30)
+    experiment = trained_state(run, "newest").experiment
+    due = milestone_updates(experiment)
+    assert list(due.values()) == ["25%", "50%", "75%", "100%"]
+    for updates in list(due)[:3]:
+        fresh = start(build(find_method("no-int"), TASK.observation_shape, TASK.actions))
+        save(milestone_path(run / "checkpoints", updates), fresh._replace(updates=updates), {"frames": updates * 1536})
+    assert trained_state(run, "50%").updates == list(due)[1]
+    assert trained_state(run, "newest").updates == 30
+    with pytest.raises(ConfigError, match=r"has no milestone 40%; it has 25%, 50%, 75%"):
+        trained_state(run, "40%")
+    evaluate.main([str(run), "--episodes=2", "--checkpoint=milestones"])
+    heads = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Empty-5x5")]
+    assert [f"after {updates:,} updates" in line for updates, line in zip(due, heads, strict=False)] == [True] * 3
+    found = [read_recording(path).facts for path in sorted((run / "recordings").iterdir())]
+    assert [(each.checkpoint, each.updates) for each in found] == [(s, u) for u, s in list(due.items())[:3]]
+    with pytest.raises(SystemExit) as ended:
+        evaluate.main([str(run), "--checkpoint=milestones", "--json=x"])
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(("ending", "greedy"), [("gif", False), ("mp4", True)])
+def test_a_film_shows_an_episode_from_its_first_to_its_last_picture(tmp_path: Path, ending: str, greedy: bool) -> None:
+    run, keeper = saved_run(tmp_path, 7), Keeper(1)
+    trained = trained_state(run, "newest")
+    trained.policy.load_state_dict(policy().state_dict())
+    result = play(trained.policy, TASK, episodes=2, seed=3, greedy=greedy, keeper=keeper)
+    recording = make_recording(trained, keeper.episodes, run="run", checkpoint="newest", seed=3, greedy=greedy)
+    path = tmp_path / f"film.{ending}"
+    film(recording, path)
+    actions = int(result.lengths_N[0])
+    milliseconds = 1000 // FRAMES_PER_SECOND
+    if ending == "mp4":
+        pictures, seconds = imageio_ffmpeg.count_frames_and_secs(str(path))
+        assert pictures == actions + LAST_FRAMES
+        assert seconds == pytest.approx(pictures / FRAMES_PER_SECOND, abs=0.05)
+        return
+    with Image.open(path) as picture:
+        assert (picture.format, picture.size) == ("GIF", (960, 480))
         durations = []
         for frame in range(picture.n_frames):  # type: ignore[attr-defined]
             picture.seek(frame)
             durations.append(picture.info["duration"])
     # Pillow shows a picture that does not change for longer, instead of twice.
-    assert sum(durations) == actions * MILLISECONDS + LAST_MILLISECONDS
-    assert len(durations) <= actions + 1
-    if greedy:  # the first of the episodes that are evaluated
-        assert evaluate(walker, TASK, episodes=2, seed=3, greedy=True).lengths_N[0] == actions
+    assert sum(durations) == (actions + LAST_FRAMES) * milliseconds

@@ -21,8 +21,11 @@ from PIL import Image
 from service_process import until
 
 from leco.config import ConfigError, parse, to_toml
-from services import curves, evaluate, sweep, sweep_jobs, sweep_results, sweep_view
+from leco.report.statistics import wilson
+from services import curves, sweep, sweep_jobs, sweep_results, sweep_view
+from services.episodes import Result
 from services.learner.recorder import COLUMNS
+from services.summary import numbers
 from services.sweep_folder import Asked, check_folder, evaluation, needs
 from services.sweep_jobs import Job, Sweep, seconds_left, training_command
 from services.sweep_plan import Run, read_seeds
@@ -657,11 +660,9 @@ def test_a_task_that_calls_no_episode_solved_has_only_returns(tmp_path: Path) ->
 
 
 def test_the_numbers_of_an_evaluation_are_those_that_leco_eval_shows() -> None:
-    result = evaluate.Result(
-        np.array([0.0, 1.0, 0.5, 0.5]), np.array([10, 20, 30, 40]), np.array([False, True, True, True])
-    )
-    found = evaluate.numbers(result)
-    assert (found["success_low"], found["success_high"]) == evaluate.wilson(3, 4)
+    result = Result(np.array([0.0, 1.0, 0.5, 0.5]), np.array([10, 20, 30, 40]), np.array([False, True, True, True]))
+    found = numbers(result)
+    assert (found["success_low"], found["success_high"]) == wilson(3, 4)
     half = 1.959964 * statistics.stdev([0, 1, 0.5, 0.5]) / math.sqrt(4)
     assert found["return_low"] == pytest.approx(0.5 - half)
     assert found["return_high"] == pytest.approx(0.5 + half)

@@ -9,7 +9,9 @@ import torch
 from learner_parts import T, networks, trajectory
 from prometheus_client import CollectorRegistry
 
-from leco.config import Experiment, parse
+from leco.config import ConfigError, Experiment, parse
+from leco.milestones import find_milestones
+from leco.saving import load
 from leco.training import start
 from leco.types import EpisodeSummary
 from services.learner.checkpoints import Checkpoints
@@ -156,3 +158,28 @@ def test_counts_of_the_last_step_are_measured(tmp_path: Path) -> None:
     ):
         found = case.registry.get_sample_value("leco_learner_training_statistic", {"name": name})
         assert found == pytest.approx(expected)
+
+
+def test_milestones_are_kept_for_good(tmp_path: Path) -> None:
+    frames = 10 * BATCH * T
+    case = Case(tmp_path, 99, frames=frames, learner__milestones=4, learner__checkpoint_every=100)
+    assert case.run()
+    folder = tmp_path / "checkpoints"
+    kept = find_milestones(tmp_path, case.experiment)
+    assert {share: path.name for share, path in kept.items()} == {
+        f"{share}%": f"milestone-{updates:09d}.safetensors"
+        for share, updates in ((25, 3), (50, 5), (75, 8), (100, 10))  # the first that has them all
+    }
+    state, facts = load(kept["75%"], start(networks()))
+    assert (state.updates, facts["frames"]) == (8, 8 * BATCH * T)
+    assert [path.name for path in folder.glob("[0-9]*")] == ["000000010.safetensors"]
+    more = parse("", {"task": "Empty-5x5", "frames": 2 * frames, "learner.batch": BATCH, "actors.unroll": T})
+    assert list(find_milestones(tmp_path, more)) == ["15%", "25%", "40%", "50%"]
+
+
+def test_no_milestones(tmp_path: Path) -> None:
+    case = Case(tmp_path, 99, frames=4 * BATCH * T, learner__milestones=0)
+    assert case.run()
+    assert not list((tmp_path / "checkpoints").glob("milestone*"))
+    with pytest.raises(ConfigError, match=r"has no milestones yet: learner\.milestones is 0"):
+        find_milestones(tmp_path, case.experiment)
