@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from hashcount import RESULTS, Report, measured, spread
 
-from services.progress import read_metrics
+from leco.report.metrics import read_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

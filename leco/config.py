@@ -30,7 +30,7 @@ from leco.presets import with_preset
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Actors", "ConfigError", "Experiment", "Learning", "parse", "to_toml"]
+__all__ = ["Actors", "ConfigError", "Experiment", "Learning", "flat", "parse", "show", "to_toml"]
 
 
 def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
@@ -83,6 +83,21 @@ def to_toml(experiment: Experiment) -> str:
         else:
             lines.append(_line(each.name, value))
     return "\n".join([*lines, *sections]) + "\n"
+
+
+def show(value: object) -> str:
+    """A setting, as short as it is exact."""
+    if isinstance(value, list):
+        return "+".join(show(each) for each in value)
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value).lower()
+
+
+def flat(experiment: Experiment) -> dict[str, Any]:
+    """Values by dotted key, as in TOML; one that is off is not there."""
+    found: dict[str, Any] = {}
+    for name, value in tomllib.loads(to_toml(experiment)).items():
+        found |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+    return found
 
 
 def _line(name: str, value: Any) -> str:

@@ -9,6 +9,7 @@ COMMANDS = {
     "train": ("services.local", "train on this machine: all services as child processes"),
     "eval": ("services.evaluate", "play fresh episodes with a trained policy"),
     "sweep": ("services.sweep", "train and evaluate methods, tasks and seeds, and compare them"),
+    "report": ("services.report", "a page of figures from runs or a sweep"),
     "tasks": ("services.tables", "list what can be solved"),
     "methods": ("services.tables", "list how"),
     "actor": ("services.actor.__main__", "run an actor"),

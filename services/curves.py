@@ -10,7 +10,7 @@ from matplotlib import color_sequences
 from matplotlib.figure import Figure
 
 from leco.files import replace_file
-from services.progress import read_metrics
+from leco.report.metrics import read_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from leco.config import ConfigError, Experiment, parse, to_toml
+from leco.machine import COMMAND, typed_command
 from leco.methods import find_method
 from leco.presets import PRESETS
 from services.progress import Progress
@@ -191,6 +192,7 @@ def train(
     logs.mkdir(parents=True, exist_ok=True)
     config = folder / "requested.toml"
     config.write_text(to_toml(experiment))
+    os.environ[COMMAND] = typed_command()  # the run's folder keeps what was typed, not how its services were started
     learner, others = _children(experiment, folder, config, logs, actors=actors, store=store, threads=threads)
     stopping = False
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import time
 from typing import TYPE_CHECKING, TextIO
+
+from leco.report.metrics import read_metrics
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,9 +77,3 @@ def _duration(seconds: float) -> str:
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}"
-
-
-def read_metrics(path: Path) -> list[dict[str, str]]:
-    """The lines of metrics.csv, by column; without one that is only half written."""
-    with path.open(newline="") as file:
-        return [row for row in csv.DictReader(file) if None not in row.values()]

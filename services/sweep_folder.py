@@ -13,9 +13,8 @@ import json
 import tomllib
 from typing import TYPE_CHECKING, Any
 
-from leco.config import ConfigError, Experiment, parse
+from leco.config import ConfigError, Experiment, flat, parse
 from leco.files import replace_file
-from services.sweep_plan import flat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from leco.config import to_toml
 from leco.files import replace_file
+from leco.report.metrics import read_metrics
 from services.local import POLL_SECONDS, Child, last_lines
-from services.progress import read_metrics
 from services.sweep_folder import evaluation, frames_of_update, needs, trained_updates
 
 if TYPE_CHECKING:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
-import tomllib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from leco.config import ConfigError, Experiment, to_toml
+from leco.config import ConfigError, Experiment, flat, show
 from services.local import read_experiment
 
 if TYPE_CHECKING:
@@ -71,21 +70,6 @@ def _run(experiment: Experiment, varied: Mapping[str, str]) -> Run:
     settings = [f"{key.rpartition('.')[2]}={value}" for key, value in shown.items()]
     name = "-".join([experiment.task, experiment.method, *settings, str(experiment.seed)])
     return Run(re.sub(r"[^A-Za-z0-9._=+,-]", "_", name), experiment, shown)
-
-
-def show(value: object) -> str:
-    """A setting, as short as it is exact."""
-    if isinstance(value, list):
-        return "+".join(show(each) for each in value)
-    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value).lower()
-
-
-def flat(experiment: Experiment) -> dict[str, Any]:
-    """Values by dotted key, as in TOML; one that is off is not there."""
-    found: dict[str, Any] = {}
-    for name, value in tomllib.loads(to_toml(experiment)).items():
-        found |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
-    return found
 
 
 def read_seeds(text: str) -> list[int]:

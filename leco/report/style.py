@@ -1,8 +1,115 @@
-"""How figures look: colours that colour-blind readers can tell apart, and text that follows the page's light or dark."""
+"""How figures look: colours that colour-blind readers can tell apart, and ink that follows the page's light or dark."""
 
 from __future__ import annotations
 
-# Okabe and Ito's palette, in an order in which neighbours differ most; black is left to r_i and to what has no method.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C510A", "#5E4FA2")
-DASHES = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)))
-REWARD_COLOURS = {"r_ep": "#0072B2", "r_ta": "#D55E00", "r_i": "#555555"}
+import contextlib
+import io
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+
+from leco.files import replace_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette without its black and yellow, and two that keep apart from it; then the same with other dashes.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7F6FB8")
+DASHES: tuple[str | tuple[float, tuple[float, ...]], ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)))
+REWARD_COLOURS = {"r_ep": "#0072B2", "r_ta": "#D55E00", "r_i": "#777777"}
+INK = "#1d2327"  # text and axes; in a page it becomes the colour of the text around it
+PANEL = (4.8, 3.3)  # inches: as wide as a phone shows without making the letters too small
+DPI = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A figure, and what the page says about it.
+
+    name     of its files
+    title    above it
+    alt      for those who cannot see it: what it shows, and what there is to see
+    """
+
+    name: str
+    title: str
+    alt: str
+    figure: Figure
+
+
+@contextlib.contextmanager
+def styled() -> Iterator[None]:
+    """Figures that are made and saved within look the same."""
+    ink = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
+    settings = {
+        "font.size": 9.5,
+        "axes.titlesize": 10.5,
+        "axes.grid": True,
+        "grid.alpha": 0.18,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "legend.frameon": False,
+        "legend.fontsize": 8.5,
+        "figure.constrained_layout.use": True,
+        "svg.fonttype": "none",  # letters stay letters: they can be searched, read aloud and take the page's ink
+        **dict.fromkeys(ink, INK),
+    }
+    with mpl.rc_context(settings):  # type: ignore[arg-type]  # its keys are literals
+        yield
+
+
+def colour(index: int) -> str:
+    """Of the line of this number."""
+    return COLOURS[index % len(COLOURS)]
+
+
+def dash(index: int) -> str | tuple[float, tuple[float, ...]]:
+    """Of the line of this number: another one for each, so that colour is not all that tells them apart."""
+    return DASHES[(index + index // len(COLOURS)) % len(DASHES)]
+
+
+def legend_below(figure: Figure, axes: Axes) -> None:
+    """A legend under the axes, where it hides no line."""
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) > 0:
+        widest = max(map(len, labels))
+        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, min(4, 66 // (widest + 6))))
+
+
+def save(panel: Panel, folder: Path) -> str:
+    """Writes NAME.png and NAME.svg. Within `styled`.
+
+    Returns:
+        The SVG as a part of a page: its ink is that of the text around it, and its width that of its place.
+    """
+    picture, vectors = io.BytesIO(), io.BytesIO()
+    panel.figure.savefig(picture, format="png", dpi=DPI, facecolor="white")
+    # Equal figures give equal files, and the ids of two figures in one page differ.
+    with mpl.rc_context({"svg.hashsalt": panel.name}):
+        panel.figure.savefig(vectors, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    replace_file(folder / f"{panel.name}.png", picture.getvalue())
+    replace_file(folder / f"{panel.name}.svg", vectors.getvalue())
+    return _part_of_page(vectors.getvalue().decode(), panel)
+
+
+def _part_of_page(svg: str, panel: Panel) -> str:
+    svg = svg[svg.index("<svg") :]
+    head, _, rest = svg.partition(">")
+    head = re.sub(r' (width|height|xmlns:xlink|version)="[^"]*"', "", head)
+    rest = re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.DOTALL)
+    svg = f"{head}>{rest}".replace(INK, "currentColor").replace("xlink:href", "href")
+    # Ids are unique in a page; those that begin otherwise are of parts that nothing refers to.
+    svg = re.sub(r'id="([^"]+)"', rf'id="{panel.name}.\1"', svg)
+    svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{panel.name}.", svg)
+    return svg.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
+
+
+def ids(labels: Sequence[str]) -> dict[str, str]:
+    """Words that can be part of a file's name and of an id."""
+    return {label: re.sub(r"[^A-Za-z0-9._=+-]+", "-", label) for label in labels}

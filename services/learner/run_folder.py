@@ -1,7 +1,7 @@
 """A run's folder: the experiment and the versions it was made with.
 
 config.toml         the experiment, resolved
-versions.json       what software trained it, at every start
+versions.json       what command, software and hardware trained it, at every start
 metrics.csv         the curves
 tensorboard/        the same
 checkpoints/        see services.learner.checkpoints
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from leco.config import ConfigError, Experiment, parse, to_toml
 from leco.files import replace_file
+from leco.machine import hardware, typed_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +72,8 @@ def _note_versions(path: Path) -> None:
     starts = json.loads(path.read_text()) if path.exists() else []
     found = {name: _version(name) for name in PACKAGES}
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    starts.append({"started": now, "python": platform.python_version(), "machine": platform.machine(), **found})
+    made_by = {"started": now, "command": typed_command(), "python": platform.python_version(), **hardware()}
+    starts.append(made_by | {"machine": platform.machine()} | found)
     replace_file(path, (json.dumps(starts, indent=1) + "\n").encode())
 
 
