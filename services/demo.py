@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leco.config import parse
-from services.curves import draw_curves
+from leco.report.curves import overview
+from leco.report.runs import read_curves
+from leco.report.style import save_png, styled
 from services.episodes import evaluate
 from services.evaluate import trained_state
 from services.local import train
@@ -51,7 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     result = evaluate(trained.policy, find_task(experiment.task), episodes=EPISODES, seed=0, greedy=False)
     sys.stdout.write(f"\nafter {trained.updates:,} updates, {EPISODES} fresh episodes:\n{summary(result)}")
     picture = folder / "curve.png"
-    draw_curves(folder / "metrics.csv", picture, title=f"{experiment.method} on {experiment.task}")
+    run = read_curves(folder, task=experiment.task, label=experiment.method)
+    with styled():
+        save_png(overview(run, f"{experiment.method} on {experiment.task}"), picture)
     sys.stdout.write(f"\nthe learning curve: {picture}\nthe same in TensorBoard: tensorboard --logdir {folder}\n")
 
 

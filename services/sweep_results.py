@@ -147,14 +147,17 @@ def _line(cells: Sequence[str]) -> str:
 
 def draw_task(out: Path, task: str, groups: Sequence[Group]) -> None:
     """The picture of a task: a line for what is compared. Of a single method only what is varied is named."""
-    from services.curves import draw_comparison  # noqa: PLC0415  # slow to import, and needed late
+    from leco.report.curves import comparison  # noqa: PLC0415  # slow to import, and needed late
+    from leco.report.runs import read_curves  # noqa: PLC0415  # see above
+    from leco.report.style import save_png, styled  # noqa: PLC0415  # see above
 
     ours = [group for group in groups if group.task == task]
     one = ours[0].method if len({group.method for group in ours}) == 1 else None
-    lines = {}
+    runs = []
     for group in ours:
         settings = [f"{key.rpartition('.')[2]} {value}" for key, value in group.varied]
-        name = settings if one and settings else [group.method, *settings]
-        lines[", ".join(name)] = [out / run / "metrics.csv" for run in group.runs]
+        label = ", ".join(settings if one and settings else [group.method, *settings])
+        runs += [read_curves(out / run, task=task, label=label) for run in group.runs]
     title = f"{one} on {task}" if one and len(ours) > 1 else task
-    draw_comparison(lines, out / f"{task}.png", title=title)
+    with styled():
+        save_png(comparison(runs, title), out / f"{task}.png")

@@ -121,21 +121,16 @@ def _unit(runs: Sequence[Run], against: str) -> tuple[float, str]:
     return 1.0, "seconds of training"
 
 
-def overview(runs: Sequence[Run], title: str) -> Figure:
-    """Success, return, intrinsic reward and entropy of one task in one picture, as `leco demo` shows a run."""
-    numbers = numbered(runs)
+def overview(run: Run, title: str) -> Figure:
+    """Success, return, intrinsic reward and entropy of one run in one picture."""
     figure = Figure(figsize=(2 * PANEL[0], 2 * PANEL[1]))
     figure.suptitle(title)
     places: list[Axes] = list(figure.subplots(2, 2).flat)
     for axes, measure in zip(places, (SUCCESS, RETURN, None, ENTROPY), strict=True):
-        if measure is not None:
-            plot(axes, runs, measure, numbers=numbers)
-        elif len(runs) == 1:
-            split(axes, runs[0])
+        if measure is None:
+            split(axes, run)
         else:
-            plot(axes, runs, R_I, numbers=numbers)
-    if len(numbers) > 1:
-        legend_below(figure, places[0])
+            plot(axes, [run], measure, numbers=numbered([run]))
     return figure
 
 
@@ -151,18 +146,15 @@ def comparison(runs: Sequence[Run], title: str) -> Figure:
     return figure
 
 
-def split(axes: Axes, run: Run) -> list[str]:
-    """The intrinsic reward of one run over frames, with its two parts. Returns a sentence about each."""
-    told = []
+def split(axes: Axes, run: Run) -> None:
+    """The intrinsic reward of one run over frames, with its two parts."""
     scale, unit = _unit([run], "frames")
     for name, ink in REWARD_COLOURS.items():
         x, y = run.curve(name)
         if len(x):
             [line] = axes.plot(x / scale, y, color=ink, label=name, linewidth=1.8)
             line.set_gid(f"line-{name}")
-            told.append(f"{name} goes from {y[0]:.3g} to {y[-1]:.3g}.")
     axes.set_xlabel(unit)
     axes.set_ylabel("intrinsic reward, mean of a batch")
-    if told:
+    if axes.lines:
         axes.legend()
-    return told

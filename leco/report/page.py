@@ -169,9 +169,10 @@ def _maps(runs: Sequence[Run], drawing: _Drawing) -> Section:
         "actions are where the agent stood; rewards are those of the actions that led to a cell."
     )
     section = Section("maps", "Where it went, and what for", text)
+    tasks = len({run.task for run in runs})
     for run in list(gallery.first_recorded(runs).values())[:MAPPED]:
         for place in maps.places(maps.comparable(run)):
-            named = f"{run.label} on {run.task}, {place.name}"
+            named = ", ".join([run.label, *([run.task] if tasks > 1 else []), place.name])
             section.choices.append(Choice(named, drawing.all(maps.draw(run, place))))
     return section
 

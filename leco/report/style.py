@@ -48,14 +48,14 @@ def styled() -> Iterator[None]:
     """Figures that are made and saved within look the same."""
     ink = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
     settings = {
-        "font.size": 9.5,
-        "axes.titlesize": 10.5,
+        "font.size": 10,
+        "axes.titlesize": 11,
         "axes.grid": True,
         "grid.alpha": 0.18,
         "axes.spines.top": False,
         "axes.spines.right": False,
         "legend.frameon": False,
-        "legend.fontsize": 8.5,
+        "legend.fontsize": 9,
         "figure.constrained_layout.use": True,
         "svg.fonttype": "none",  # letters stay letters: they can be searched, read aloud and take the page's ink
         **dict.fromkeys(ink, INK),
@@ -82,18 +82,24 @@ def legend_below(figure: Figure, axes: Axes) -> None:
         figure.legend(handles, labels, loc="outside lower center", ncols=max(1, min(4, 66 // (widest + 6))))
 
 
+def save_png(figure: Figure, path: Path) -> None:
+    """Puts a picture in place, whole or not at all. Within `styled`."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=DPI, facecolor="white")
+    replace_file(path, picture.getvalue())
+
+
 def save(panel: Panel, folder: Path) -> str:
     """Writes NAME.png and NAME.svg. Within `styled`.
 
     Returns:
         The SVG as a part of a page: its ink is that of the text around it, and its width that of its place.
     """
-    picture, vectors = io.BytesIO(), io.BytesIO()
-    panel.figure.savefig(picture, format="png", dpi=DPI, facecolor="white")
+    save_png(panel.figure, folder / f"{panel.name}.png")
+    vectors = io.BytesIO()
     # Equal figures give equal files, and the ids of two figures in one page differ.
     with mpl.rc_context({"svg.hashsalt": panel.name}):
         panel.figure.savefig(vectors, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    replace_file(folder / f"{panel.name}.png", picture.getvalue())
     replace_file(folder / f"{panel.name}.svg", vectors.getvalue())
     return _part_of_page(vectors.getvalue().decode(), panel)
 

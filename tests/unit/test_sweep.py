@@ -21,8 +21,9 @@ from PIL import Image
 from service_process import until
 
 from leco.config import ConfigError, parse, to_toml
-from leco.report.statistics import wilson
-from services import curves, sweep, sweep_jobs, sweep_results, sweep_view
+from leco.report import curves
+from leco.report.statistics import over_seeds, wilson
+from services import sweep, sweep_jobs, sweep_results, sweep_view
 from services.episodes import Result
 from services.learner.recorder import COLUMNS
 from services.summary import numbers
@@ -669,8 +670,8 @@ def test_the_numbers_of_an_evaluation_are_those_that_leco_eval_shows() -> None:
     assert (found["episodes"], found["success"], found["return"], found["length"]) == (4, 0.75, 0.5, 25.0)
 
 
-def naive(series: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[tuple[float, float, float, float]]:
-    """At every point of any curve that lies within all: mean, lowest and highest of straight lines between points."""
+def naive(series: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[tuple[float, float, float]]:
+    """At every point of any curve that lies within all: mean and deviation of straight lines between points."""
 
     def at(frames: Sequence[float], values: Sequence[float], where: float) -> float:
         for left, right, low, high in zip(frames, frames[1:], values, values[1:], strict=False):
@@ -683,7 +684,7 @@ def naive(series: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[tup
     rows = []
     for x in inside:
         values = [at(*each, x) for each in series]
-        rows.append((x, statistics.mean(values), min(values), max(values)))
+        rows.append((x, statistics.mean(values), statistics.stdev(values)))
     return rows
 
 
@@ -693,11 +694,11 @@ def test_the_mean_over_seeds_against_a_naive_one() -> None:
     for count in (5, 9, 30):
         frames = np.sort(random.choice(10_000, count, replace=False)).astype(float)
         series.append((frames, random.random(count)))
-    found = curves.over_seeds(series)
+    found = over_seeds(series)
     expected = naive([(list(x), list(y)) for x, y in series])
     assert len(expected) > 10
     np.testing.assert_allclose(np.stack(found, 1), expected)
-    assert all(len(part) == 0 for part in curves.over_seeds([]))
+    assert all(len(part) == 0 for part in over_seeds([]))
 
 
 def test_pictures_are_there_whole_with_a_line_for_what_is_compared(
@@ -712,23 +713,28 @@ def test_pictures_are_there_whole_with_a_line_for_what_is_compared(
     sweep_results.draw_task(tmp_path, "Empty-5x5", groups)
     with Image.open(tmp_path / "Empty-5x5.png") as picture:
         assert picture.format == "PNG"
-        assert picture.size == (1210, 550)
         colours = {colour for _, colour in picture.convert("RGB").getcolors(2**24) or ()}
-    assert {(31, 119, 180), (255, 127, 14)} <= colours  # the first two of matplotlib's
-    assert (44, 160, 44) not in colours
+    assert {(0, 114, 178), (213, 94, 0)} <= colours  # the first two of the palette
+    assert (0, 158, 115) not in colours
     assert not list(tmp_path.glob(".*partial"))
 
-    drawn: list[tuple[dict[str, list[Path]], str]] = []
-    monkeypatch.setattr(curves, "draw_comparison", lambda lines, _path, title: drawn.append((lines, title)))
+    drawn: list[tuple[list[tuple[str, str]], str]] = []
+
+    def comparison(runs: Sequence[Any], title: str) -> Any:
+        drawn.append(([(each.label, each.name) for each in runs], title))
+        return draw(runs, title)
+
+    draw = curves.comparison
+    monkeypatch.setattr(curves, "comparison", comparison)
     sweep_results.draw_task(tmp_path, "Empty-5x5", groups)
     [(lines_drawn, title)] = drawn
-    assert (list(lines_drawn), title) == (["leco", "no-int"], "Empty-5x5")
-    assert lines_drawn["leco"] == [tmp_path / f"leco-{seed}" / "metrics.csv" for seed in (1, 2, 10)]
+    assert (list(dict(lines_drawn)), title) == (["leco", "no-int"], "Empty-5x5")
+    assert [name for label, name in lines_drawn if label == "leco"] == ["leco-1", "leco-2", "leco-10"]
     varied = [
         group._replace(method="leco", varied=(("training.alpha", str(index)),)) for index, group in enumerate(groups)
     ]
     sweep_results.draw_task(tmp_path, "Empty-5x5", varied)
-    assert (list(drawn[-1][0]), drawn[-1][1]) == (["alpha 0", "alpha 1"], "leco on Empty-5x5")
+    assert (list(dict(drawn[-1][0])), drawn[-1][1]) == (["alpha 0", "alpha 1"], "leco on Empty-5x5")
 
 
 def test_what_trained_is_a_commit_of_this_checkout() -> None:
