@@ -8,6 +8,7 @@ from importlib import import_module, metadata
 COMMANDS = {
     "train": ("services.local", "train on this machine: all services as child processes"),
     "eval": ("services.evaluate", "play fresh episodes with a trained policy"),
+    "watch": ("services.watch", "show a run as a live page in the browser"),
     "sweep": ("services.sweep", "train and evaluate methods, tasks and seeds, and compare them"),
     "report": ("services.report", "a page of figures from runs or a sweep"),
     "tasks": ("services.tables", "list what can be solved"),

@@ -1,0 +1,163 @@
+"""Episodes to look at: played by a child process of low priority from the newest checkpoint, one at a time.
+
+The child is a process because it needs torch and MiniGrid, which the page does not, and because training goes before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+import tempfile
+import time
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from leco.envs.registry import find_task
+from leco.methods import Modulation, Novelty, find_method
+from leco.report.recording import Facts, read_recording
+from services.local import Child, last_lines
+from services.sweep_folder import trained_updates
+from services.watching.pictures import different_moments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leco.report.recording import Episode
+
+POLL_SECONDS = 0.5
+LOWEST_PRIORITY = 19
+MOST_SECONDS = 900.0  # for an episode: on a busy machine thousands of pictures at the lowest priority take minutes
+KEPT = 3  # episodes: a page may still show the one before
+RECORDING, PICTURES = "episode.npz", "pictures.zip"
+
+
+class Replays:
+    """Plays when there is a new checkpoint, or when somebody wants another level; only while somebody looks.
+
+    Args:
+        folder: The run's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._place = tempfile.TemporaryDirectory(prefix="leco-watch-")
+        self._child: Child | None = None
+        self._started = 0.0
+        self._played: tuple[int, int] | None = None  # the checkpoint and the seed that were tried last
+        self._seed = 0
+        self._failure = ""
+        self._pictures: OrderedDict[str, list[bytes]] = OrderedDict()
+        self.newest: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_child()
+        self._place.cleanup()
+
+    def another(self) -> None:
+        """Has another level played, unless one is being played already."""
+        if self._child is None:
+            self._seed += 1
+
+    def picture(self, episode: str, number: int) -> bytes | None:
+        """A picture of one of the last episodes."""
+        pictures = self._pictures.get(episode, [])
+        return pictures[number] if number < len(pictures) else None
+
+    def state(self) -> dict[str, Any]:
+        """What is being done, for the page."""
+        if self._child is not None:
+            return {"phase": "playing"}
+        if self._failure:
+            return {"phase": "failed", "why": self._failure}
+        return {"phase": "shown" if self.newest else "waiting"}
+
+    async def follow(self, somebody_looks: Callable[[], bool]) -> None:
+        """Plays until it is cancelled."""
+        while True:
+            if self._child is not None:
+                self._look_after(self._child)
+            elif somebody_looks():
+                updates = trained_updates(self._folder)
+                if updates and self._played != (updates, self._seed):
+                    self._played = (updates, self._seed)
+                    self._start()
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _start(self) -> None:
+        out, player = self._place.name, "services.watching.player"
+        command = [sys.executable, "-m", player, str(self._folder), out, f"--seed={self._seed}"]
+        log = Path(out, "player.log")
+        log.write_bytes(b"")
+        self._child, self._started = Child("player", command, log), time.monotonic()
+        self._child.start()
+        assert self._child.process is not None  # noqa: S101  # it was started
+        os.setpriority(os.PRIO_PROCESS, self._child.process.pid, LOWEST_PRIORITY)
+
+    def _look_after(self, child: Child) -> None:
+        code = child.ended()
+        if code is None:
+            if time.monotonic() - self._started < MOST_SECONDS:
+                return
+            self._failure = f"no episode was played in {MOST_SECONDS / 60:.0f} minutes"
+            self._end_child()
+            return
+        self._child = None
+        if code != 0:
+            self._failure = last_lines(child.log, 1) or f"the player ended with code {code}"
+            return
+        self._failure = ""
+        place, name = Path(self._place.name), secrets.token_hex(8)
+        recording = read_recording(place / RECORDING)
+        with zipfile.ZipFile(place / PICTURES) as archive:
+            self._pictures[name] = [archive.read(each) for each in archive.namelist()]
+        while len(self._pictures) > KEPT:
+            self._pictures.popitem(last=False)
+        self.newest = document(name, recording.facts, recording.episodes[0])
+
+    def _end_child(self) -> None:
+        if self._child is not None:
+            self._child.stop(seconds=2)
+            self._child = None
+
+
+def document(name: str, facts: Facts, episode: Episode) -> dict[str, Any]:
+    """An episode as the page wants it. What the method does not have is left out."""
+    method, task, moments = find_method(facts.method), find_task(facts.task), different_moments(episode)
+    found: dict[str, Any] = {
+        "id": name,
+        "task": facts.task,
+        "frames": facts.frames,
+        "seed": facts.seed,
+        "solvable": task.solvable,
+        "solved": episode.solved,
+        "score": float(f"{episode.score:.6g}"),
+        "steps": len(episode.action_T),
+        "action": [facts.actions[each] for each in episode.action_T.tolist()],
+        "picture": moments.picture_T,
+        "r_e": _numbers(episode.r_e_T),
+    }
+    if method.novelty is not Novelty.NONE:
+        found["r_ep"] = _numbers(episode.r_ep_T)
+    if method.modulation is not Modulation.NONE:
+        found["r_ta"] = _numbers(episode.r_ta_T)
+    if method.counts:
+        texts = [bytes(each).hex() for each in episode.code_TW]
+        order = {text: index for index, text in enumerate(dict.fromkeys(texts))}
+        found |= {"codes": list(order), "code": [order[text] for text in texts], "count": episode.count_T.tolist()}
+        found["view"] = [len(moments.first_P) + index for index in range(len(order))]
+    if (episode.scene_T >= 0).all():
+        found |= {name: getattr(episode, f"{name}_T").tolist() for name in ("x", "y", "direction")}
+    return found
+
+
+def _numbers(values_T: np.ndarray) -> list[float | None]:
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values_T.tolist()]

@@ -1,0 +1,117 @@
+"""How a run stands: what it is, how far it has come, how long it will take, and what it waits for."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from leco.config import ConfigError, Experiment, parse
+from leco.envs.registry import find_task
+from services.sweep_folder import frames_of_update, trained_updates
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import numpy as np
+
+RECENT_LINES = 10  # over which speed is taken
+QUIET_SECONDS = 90.0  # without a line, or five times as long as lines took lately: nobody trains
+SUPPOSED = ("config.toml", "requested.toml")  # the second is there before the learner has begun
+
+
+class Standing:
+    """Follows a run by its folder and by the lines of its metrics.csv.
+
+    Args:
+        folder: The run's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT_LINES)  # frames and seconds
+        self._experiment: Experiment | None = None
+        self._text = self._trouble = ""
+
+    def note(self, columns: Sequence[str], values_LC: np.ndarray, *, anew: bool) -> None:
+        """Takes in new lines."""
+        if anew:
+            self._recent.clear()
+        if {"frames", "seconds"} <= set(columns):
+            at = [columns.index("frames"), columns.index("seconds")]
+            self._recent.extend((frames, seconds) for frames, seconds in values_LC[-RECENT_LINES:, at].tolist())
+
+    def now(self, last: Mapping[str, float]) -> dict[str, Any]:
+        """All of it, for the page.
+
+        Args:
+            last: The last line of metrics.csv by column, nan where nothing stands; empty before there is one.
+        """
+        e = self._read()
+        updates = trained_updates(self._folder)
+        saved = updates * frames_of_update(e) if e else 0
+        finished = e is not None and saved >= e.frames
+        frames, speed = max(_whole(last.get("frames")), saved), self._speed()
+        quiet = None if finished or not last else self._quiet()
+        phase = "finished" if finished else "waiting" if not last else "training" if quiet is None else "quiet"
+        return {
+            "run": self._folder.name,
+            "folder": str(self._folder),
+            "task": e.task if e else None,
+            "method": e.method if e else None,
+            "seed": e.seed if e else None,
+            "solvable": _solvable(e),
+            "goal": e.frames if e else None,
+            "frames": frames,
+            "left": max(e.frames - frames, 0) / speed if e and speed and phase == "training" else None,
+            "phase": phase,
+            "quiet_since": quiet,
+            "last": {name: value for name, value in last.items() if math.isfinite(value)},
+            "not_finite": [name for name, value in last.items() if math.isinf(value)],
+            "first_save": e.learner.checkpoint_every * frames_of_update(e) if e else None,
+            "trouble": self._trouble,
+            "settings": self._text,
+        }
+
+    def _read(self) -> Experiment | None:
+        """The experiment, which changes when a run is given more frames."""
+        for name in SUPPOSED:
+            try:
+                text = (self._folder / name).read_text()
+            except (OSError, UnicodeDecodeError):
+                continue
+            if text != self._text:
+                self._text, self._trouble = text, ""
+                try:
+                    self._experiment = parse(text)
+                except (ConfigError, ValueError) as error:
+                    self._experiment, self._trouble = None, f"{name} cannot be read: {error}"
+            break
+        return self._experiment
+
+    def _speed(self) -> float | None:
+        """Frames a second over the last lines. Seconds are those of training, so a pause between two starts does not count."""
+        if len(self._recent) < 2:
+            return None
+        (frames_then, then), (frames_now, now) = self._recent[0], self._recent[-1]
+        return (frames_now - frames_then) / (now - then) if now > then and frames_now > frames_then else None
+
+    def _quiet(self) -> float | None:
+        """When the last line was written, if that is so long ago that nobody seems to train; in seconds since 1970."""
+        try:
+            written = (self._folder / "metrics.csv").stat().st_mtime
+        except OSError:
+            return None
+        patience = [5 * (after - before) for (_, before), (_, after) in pairwise(self._recent)]
+        return written if time.time() - written > max([QUIET_SECONDS, *patience]) else None
+
+
+def _whole(value: float | None) -> int:
+    return int(value) if value is not None and math.isfinite(value) else 0
+
+
+def _solvable(experiment: Experiment | None) -> bool:
+    return experiment is None or find_task(experiment.task).solvable
