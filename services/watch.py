@@ -28,7 +28,7 @@ plays, with its codes, counts and rewards. It only reads the run's folder. Ctrl-
 HOST = "127.0.0.1"
 FIRST_PORT = 8720
 PORTS = 50
-STOP_SECONDS = 2
+STOP_SECONDS = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

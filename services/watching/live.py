@@ -11,7 +11,7 @@ from services.watching.standing import Standing
 from services.watching.tail import Tail
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from services.watching.replays import Replays
@@ -57,13 +57,13 @@ class Live:
             self._known = self._standing.now(self._series.last)
         return found.more
 
-    async def changes(self) -> AsyncIterator[tuple[str, str]]:
-        """Events for one page, by name, as JSON."""
+    async def changes(self, stopping: Callable[[], bool]) -> AsyncIterator[tuple[str, str]]:
+        """Events for one page, by name, as JSON; until the server stops, which is looked at after every poll."""
         lines, stride, beginnings = 0, 1, -1
         sent: dict[str, Any] = {}
         self.pages += 1
         try:
-            while True:
+            while not stopping():
                 if beginnings != self._beginnings:
                     lines, stride, beginnings = 0, 0, self._beginnings
                 if (lines, stride) != (self._series.lines, self._series.stride):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+import anyio
 from sse_starlette import EventSourceResponse
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 HOSTS = ("127.0.0.1", "localhost")
 MOST_PAGES = 50
 PING_SECONDS = 15
+SEND_SECONDS = 60  # a page that takes nothing for so long is gone
+GOODBYE_SECONDS = 3
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -60,11 +63,19 @@ def make_app(live: Live, replays: Replays) -> Starlette:
         if live.pages >= MOST_PAGES:
             return PlainTextResponse(f"{MOST_PAGES} pages are open already; close some\n", 503)
 
+        stopping = anyio.Event()
+
         async def told() -> AsyncIterator[dict[str, str]]:
-            async for name, data in live.changes():
+            async for name, data in live.changes(stopping.is_set):
                 yield {"event": name, "data": data}
 
-        return EventSourceResponse(told(), ping=PING_SECONDS, send_timeout=60)
+        return EventSourceResponse(
+            told(),
+            ping=PING_SECONDS,
+            send_timeout=SEND_SECONDS,
+            shutdown_event=stopping,
+            shutdown_grace_period=GOODBYE_SECONDS,
+        )
 
     async def picture(request: Request) -> Response:
         found = replays.picture(request.path_params["episode"], request.path_params["picture"])
