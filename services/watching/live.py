@@ -38,7 +38,10 @@ class Live:
         """Reads on until it is cancelled."""
         try:
             while True:
-                more = self._read()
+                try:
+                    more = self._read()
+                except OSError as error:  # no permission, say: it may be given
+                    more, self._known = False, {**self._standing.now(self._series.last), "trouble": str(error)}
                 async with self._changed:
                     self._changed.notify_all()
                 await asyncio.sleep(0 if more else POLL_SECONDS)

@@ -20,7 +20,7 @@ import numpy as np
 
 from leco.envs.registry import find_task
 from leco.methods import Modulation, Novelty, find_method
-from leco.report.recording import Facts, read_recording
+from leco.report.recording import Facts, RecordingError, read_recording
 from services.local import Child, last_lines
 from services.sweep_folder import trained_updates
 from services.watching.pictures import different_moments
@@ -83,40 +83,47 @@ class Replays:
     async def follow(self, somebody_looks: Callable[[], bool]) -> None:
         """Plays until it is cancelled."""
         while True:
-            if self._child is not None:
-                self._look_after(self._child)
-            elif somebody_looks():
-                updates = trained_updates(self._folder)
-                if updates and self._played != (updates, self._seed):
-                    self._played = (updates, self._seed)
-                    self._start()
+            try:
+                if self._child is not None:
+                    self._look_after(self._child)
+                elif somebody_looks():
+                    self._start_if_due()
+            except (OSError, RecordingError, zipfile.BadZipFile) as error:  # a full disk, say: curves go on
+                self._failure = str(error)
             await asyncio.sleep(POLL_SECONDS)
+
+    def _start_if_due(self) -> None:
+        updates = trained_updates(self._folder)
+        if updates and self._played != (updates, self._seed):
+            self._played = (updates, self._seed)
+            self._start()
 
     def _start(self) -> None:
         out, player = self._place.name, "services.watching.player"
         command = [sys.executable, "-m", player, str(self._folder), out, f"--seed={self._seed}"]
-        log = Path(out, "player.log")
-        log.write_bytes(b"")
-        self._child, self._started = Child("player", command, log), time.monotonic()
-        self._child.start()
-        assert self._child.process is not None  # noqa: S101  # it was started
-        os.setpriority(os.PRIO_PROCESS, self._child.process.pid, LOWEST_PRIORITY)
+        child = Child("player", command, Path(out, "player.log"))
+        child.log.write_bytes(b"")
+        child.start()
+        assert child.process is not None  # noqa: S101  # it was started
+        os.setpriority(os.PRIO_PROCESS, child.process.pid, LOWEST_PRIORITY)
+        self._child, self._started = child, time.monotonic()
 
     def _look_after(self, child: Child) -> None:
+        """Takes what a child that has ended left behind, and ends one that takes too long."""
         code = child.ended()
-        if code is None:
-            if time.monotonic() - self._started < MOST_SECONDS:
-                return
-            self._failure = f"no episode was played in {MOST_SECONDS / 60:.0f} minutes"
+        if code is None and time.monotonic() - self._started > MOST_SECONDS:
+            self._failure = f"it was not done in {MOST_SECONDS / 60:.0f} minutes"
             self._end_child()
-            return
-        self._child = None
-        if code != 0:
-            self._failure = last_lines(child.log, 1) or f"the player ended with code {code}"
-            return
-        self._failure = ""
-        place, name = Path(self._place.name), secrets.token_hex(8)
-        recording = read_recording(place / RECORDING)
+        elif code is not None:
+            self._child = None
+            self._failure = ""
+            if code == 0:
+                self._take(Path(self._place.name))
+            else:
+                self._failure = last_lines(child.log, 1) or f"the player ended with code {code}"
+
+    def _take(self, place: Path) -> None:
+        recording, name = read_recording(place / RECORDING), secrets.token_hex(8)
         with zipfile.ZipFile(place / PICTURES) as archive:
             self._pictures[name] = [archive.read(each) for each in archive.namelist()]
         while len(self._pictures) > KEPT:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MOST_POINTS = 1200  # about the pixels of a wide picture; twice as many lines in a point when there are more
-AXES = ("frames", "updates", "seconds", "episodes")  # they only grow: a point lies where its last line does
+AXES = ("frames", "updates", "seconds")  # they only grow: a point lies where its last line does
 
 
 class Series:

@@ -203,7 +203,7 @@ def test_the_latest_episode_step_by_step(browser: Browser, watching: WatchProces
         pictures = set()
         for step in range(steps + 1):
             expect(text).to_contain_text(f"step {step} of {steps}")
-            page.wait_for_function("document.getElementById('picture').complete")
+            expect(picture).to_have_js_property("complete", True)
             assert picture.evaluate("image => image.naturalWidth") > 100
             pictures.add(picture.get_attribute("src"))
             assert f"after {step} of {steps} actions; the agent is at column " in (picture.get_attribute("alt") or "")
@@ -270,8 +270,11 @@ def line(update: int) -> dict[str, float]:
 
 
 def test_a_run_that_begins_goes_on_in_half_lines_is_resumed_and_fails(browser: Browser, tmp_path: Path) -> None:
+    tmp_path /= "<img src=x onerror=alert()>"  # a name is text, whatever it looks like
+    tmp_path.mkdir()
     with WatchProcess(tmp_path) as process, visit(browser, process.url) as seen:
         page = seen.page
+        expect(page.locator("#run")).to_have_text(tmp_path.name)
         expect(page.locator("#phase")).to_have_text("not begun")
         expect(page.locator("#notice")).to_contain_text("The run has not begun: its folder has no config.toml yet")
         (tmp_path / "config.toml").write_text(settings(frames=153_600))

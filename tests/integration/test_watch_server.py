@@ -10,7 +10,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from service_process import until
@@ -208,3 +208,23 @@ def test_a_folder_that_cannot_be_watched_says_which_can(tmp_path: Path) -> None:
     assert "runs/MultiRoom-N6-leco-1" in said("elsewhere", cwd=tmp_path)
     (tmp_path / "runs" / "sweep.toml").write_text("")
     assert said("runs", cwd=tmp_path).startswith("leco watch: runs is a sweep; watch one of its runs: runs/")
+
+
+def test_a_file_that_cannot_be_read_and_a_checkpoint_that_cannot_be_used_are_said_and_end_nothing(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config.toml").write_text(settings())
+    (tmp_path / "metrics.csv").mkdir()
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "000000007.safetensors").write_bytes(b"damaged")
+    with WatchProcess(tmp_path) as process, process.listening() as events:
+        told: dict[str, Any] = {}
+        while told.get("player", {}).get("phase") != "failed" or "standing" not in told:
+            name, data, _ = next(events)
+            told[name] = data
+        assert "Is a directory" in told["standing"]["trouble"]
+        assert "000000007.safetensors" in told["player"]["why"]
+        assert "\n" not in told["player"]["why"]
+        (tmp_path / "metrics.csv").rmdir()
+        (tmp_path / "metrics.csv").write_text(f"{HEAD}1536,1,1,0.5\n")
+        assert next(data for name, data, _ in events if name == "curves")["columns"]["return"] == {"mean": [0.5]}
