@@ -47,6 +47,7 @@ proto-accept: $(READY) ## Accept the present contracts as the ones that must not
 
 bench: $(READY) ## Run the benchmarks; tables go to benchmarks/results
 	$(BIN)/python benchmarks/hashcount.py
+	$(BIN)/python benchmarks/tracing.py
 	$(BIN)/python -W ignore benchmarks/recurrent.py
 	$(BIN)/python -W ignore benchmarks/distinct.py
 	$(BIN)/python -W ignore benchmarks/update.py

@@ -97,6 +97,7 @@ class Trajectory:
     episodes              one for each of the E episodes that ended, in order
     run_count             uint32   [T]          how often that code was seen in the whole run, likewise; at least 1. None if the
                                                 unroll was not counted, or the run does not count run-wide
+    traceparent           its place in a trace (docs/tracing.md); empty if it is not traced
     """
 
     number: int
@@ -113,6 +114,7 @@ class Trajectory:
     count: npt.NDArray[np.uint32] | None
     episodes: tuple[EpisodeSummary, ...]
     run_count: npt.NDArray[np.uint32] | None = None
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

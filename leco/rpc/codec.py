@@ -44,6 +44,7 @@ __all__ = [
 CHUNK_LIMIT_BYTES = 4_000_000
 # What the HashCount service takes.
 MAX_CODE_WIDTH = 256
+_is_traceparent = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 _is_run_name = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
 
 
@@ -133,6 +134,7 @@ def trajectory_to_message(trajectory: Trajectory, *, compression: Compression = 
             )
             for episode in trajectory.episodes
         ],
+        traceparent=trajectory.traceparent,
     )
 
 
@@ -141,6 +143,10 @@ def trajectory_from_message(message: trajectory_pb2.Trajectory, spec: Trajectory
 
     The arrays are read-only views over one buffer.
     """
+    if message.traceparent and not _is_traceparent(message.traceparent):
+        raise CodecError(
+            f"traceparent is {message.traceparent[:80]!r}, expected one of version 00 of W3C's, or nothing"
+        )
     tensors = checked_tensors(_uncompressed(message, spec), spec)
     return Trajectory(
         number=message.number,
@@ -159,6 +165,7 @@ def trajectory_from_message(message: trajectory_pb2.Trajectory, spec: Trajectory
             EpisodeSummary(episode.episode_return, episode.length, episode.success) for episode in message.episodes
         ),
         run_count=tensors.get("run_count"),
+        traceparent=message.traceparent,
     )
 
 

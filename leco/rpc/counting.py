@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import grpc
 import numpy as np
 
+from leco import tracing
 from leco.v1 import hash_count_pb2, hash_count_pb2_grpc
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ class HashCountClient:
 
     def _attempt(self, batches: Sequence[CodeBatch], seconds: float, *, run_wide: bool) -> list[CountResult]:
         try:
-            response = self._stub.Count(self._request(batches, run_wide=run_wide), timeout=seconds)
+            request = self._request(batches, run_wide=run_wide)
+            response = self._stub.Count(request, timeout=seconds, metadata=tracing.calling())
         except grpc.RpcError as error:
             if error.code() not in TRANSIENT_CODES or "larger than max" in (error.details() or ""):
                 raise

@@ -13,6 +13,8 @@ import structlog
 from google.protobuf.message import DecodeError
 from prometheus_client import Counter, Gauge, Histogram
 
+from leco import tracing
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
@@ -122,7 +124,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
     def _around_unary(self, method: str, behaviour: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def call(request: object, context: Context) -> object:
             response = None  # stays so if the call is refused: gRPC then sends the status alone
-            with self._observed(method, context):
+            with self._observed(method, context), tracing.answering(method, context.invocation_metadata):
                 self._refuse_if_busy()
                 try:
                     async with asyncio.timeout(self._max_seconds) as limit:

@@ -55,6 +55,7 @@ class Trajectory(_message.Message):
     PREVIOUS_REWARD_FIELD_NUMBER: _builtins.int
     TENSORS_FIELD_NUMBER: _builtins.int
     EPISODES_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """1, 2, 3, ... in the order in which this incarnation of the actor made them. Never used twice."""
     parameters_version: _builtins.int
@@ -67,6 +68,10 @@ class Trajectory(_message.Message):
     """The action before action[0], or -1 if start[0] is true."""
     previous_reward: _builtins.float
     """The reward before reward[0], or 0 if start[0] is true; finite."""
+    traceparent: _builtins.str
+    """Where this unroll is in a trace: a traceparent as W3C's Trace Context has it, of version 00 (55 characters), or empty if the
+    unroll is not traced. It changes nothing but what is traced.
+    """
     @_builtins.property
     def tensors(self) -> _tensor_pb2.Tensors:
         """The tensors listed above, in that order."""
@@ -85,10 +90,11 @@ class Trajectory(_message.Message):
         previous_reward: _builtins.float = ...,
         tensors: _tensor_pb2.Tensors | None = ...,
         episodes: _abc.Iterable[Global___EpisodeSummary] | None = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tensors", b"tensors"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counted", b"counted", "episodes", b"episodes", "number", b"number", "parameters_version", b"parameters_version", "previous_action", b"previous_action", "previous_reward", b"previous_reward", "tensors", b"tensors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counted", b"counted", "episodes", b"episodes", "number", b"number", "parameters_version", b"parameters_version", "previous_action", b"previous_action", "previous_reward", b"previous_reward", "tensors", b"tensors", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -16,6 +16,7 @@ from leco.memory import keep_freed_memory
 from leco.rpc import counting, learning
 from leco.rpc.channel import open_channel
 from leco.telemetry import configure_logging, new_registry, serve_metrics
+from leco.tracing import start_tracing
 from services.actor.acting import Actor
 from services.actor.config import ActorSettings, read_settings
 from services.actor.metrics import ActorMetrics
@@ -58,6 +59,7 @@ def act(settings: ActorSettings, stopped: threading.Event) -> None:
     registry = new_registry()
     metrics = ActorMetrics(registry)
     with contextlib.ExitStack() as stack:
+        stack.callback(start_tracing("actor"))
         if settings.metrics_port is not None:
             port, stop_metrics = serve_metrics(registry, host=settings.metrics_host, port=settings.metrics_port)
             stack.callback(stop_metrics)

@@ -9,6 +9,7 @@ import numpy as np
 import structlog
 import torch
 
+from leco import tracing
 from leco.coding import make_coder
 from leco.config import parse
 from leco.envs.registry import make
@@ -101,13 +102,15 @@ class Actor:
                     self._use(snapshot)
                 if self._player is None:
                     continue  # stopped before there were parameters
-                unroll = self._timed("acting", lambda: self._player.play(unroll_length))  # type: ignore[union-attr]
+                journey = tracing.begin("unroll", parameters_version=self._version)
+                with tracing.span("play", parent=journey.traceparent):
+                    unroll = self._timed("acting", lambda: self._player.play(unroll_length))  # type: ignore[union-attr]
                 self._metrics.frames.inc(unroll.action_TE.size)
                 endings = [ending.summary for each in unroll.endings for ending in each]
                 self._metrics.episodes.inc(len(endings))
                 self._metrics.successes.inc(sum(summary.success for summary in endings))
                 self._note_dropped()
-                parcel = Parcel(unroll, self._version, self._hash_of(self._version, self._intrinsic))
+                parcel = Parcel(unroll, self._version, self._hash_of(self._version, self._intrinsic), journey)
                 self._timed("waiting", lambda: sender.send(parcel))  # noqa: B023  # called at once
                 if sender.held_up or in_turns:
                     self._timed("waiting", sender.wait_until_sent)

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from leco import tracing
 from leco.types import Trajectory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from leco.rpc.learning import LearnerClient
+    from leco.tracing import Journey
     from services.actor.metrics import ActorMetrics
     from services.actor.playing import Unroll
     from services.actor.visits import VisitCounts
@@ -29,11 +31,12 @@ HELD_UP_SECONDS = 0.02
 
 
 class Parcel(NamedTuple):
-    """An unroll, the version of the parameters that played it, and what to do before it is counted."""
+    """An unroll, the version of the parameters that played it, what to do before it is counted, and its trace."""
 
     unroll: Unroll
     version: int
     use_hash: Callable[[], None]
+    journey: Journey
 
 
 class Sender:
@@ -95,12 +98,10 @@ class Sender:
                     parcel = self._parcel
                 if parcel is None:
                     return
-                # Without the time in which they are packed, and perhaps compressed: it is not the learner's.
-                waited = sum(self._client.push(each) for each in self._cut(parcel))
-                begin = time.monotonic()
-                self._client.drain(None)  # a trajectory is sent when the learner has it
-                self._pushing = waited + time.monotonic() - begin
-                self._metrics.seconds.labels("pushing").inc(self._pushing)
+                with parcel.journey:
+                    counts = self._counted(parcel)
+                    with tracing.span("send", kind="producer", trajectories=len(counts)):
+                        self._push(self._cut(parcel, counts))
                 with self._changed:
                     self._parcel = None
                     self._changed.notify_all()
@@ -109,15 +110,28 @@ class Sender:
                 self._failure = error
                 self._changed.notify_all()
 
-    def _cut(self, parcel: Parcel) -> list[Trajectory]:
-        """One trajectory for each environment."""
+    def _counted(self, parcel: Parcel) -> Counts:
+        """The counts of each environment."""
         unroll = parcel.unroll
         begin = time.monotonic()
         parcel.use_hash()
-        counts = self._count(unroll) if self._count is not None else [None] * unroll.action_TE.shape[1]
+        counts: Counts = [None] * unroll.action_TE.shape[1] if self._count is None else self._count(unroll)
         self._metrics.seconds.labels("counting").inc(time.monotonic() - begin)
         if self._count is not None:
             self._metrics.uncounted.inc(sum(each is None for each in counts))
+        return counts
+
+    def _push(self, trajectories: Sequence[Trajectory]) -> None:
+        """Returns when the learner has them. The time in which they are packed, and perhaps compressed, is not the learner's."""
+        waited = sum(self._client.push(each) for each in trajectories)
+        begin = time.monotonic()
+        self._client.drain(None)
+        self._pushing = waited + time.monotonic() - begin
+        self._metrics.seconds.labels("pushing").inc(self._pushing)
+
+    def _cut(self, parcel: Parcel, counts: Counts) -> list[Trajectory]:
+        """One trajectory for each environment."""
+        unroll, place = parcel.unroll, tracing.traceparent()
         shape = unroll.observation_TEO.shape[2:]
         trajectories = []
         for e, (counts_T, endings) in enumerate(zip(counts, unroll.endings, strict=True)):
@@ -139,6 +153,7 @@ class Sender:
                     count=None if counts_T is None else counts_T.episode_T,
                     episodes=tuple(ending.summary for ending in endings),
                     run_count=None if counts_T is None else counts_T.run_T,
+                    traceparent=place,
                 )
             )
         return trajectories

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import structlog
 
+from leco import tracing
 from leco.rpc.counting import CodeBatch
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ class VisitCounter:
     def count(self, unroll: Unroll) -> list[VisitCounts | None]:
         """The counts of each environment; None where they could not be had for every step."""
         steps, environments = unroll.action_TE.shape
-        code_TEW, terminal = self._hashed(unroll)
+        with tracing.span("code"):
+            code_TEW, terminal = self._hashed(unroll)
         batches: list[CodeBatch] = []
         where: list[tuple[int, Visit]] = []
         counts_E: list[VisitCounts | None] = [
@@ -111,7 +113,8 @@ class VisitCounter:
     ) -> None:
         failed = []
         by_id = {episode.id: episode for episode in self._episodes}
-        results = self._client.count(batches, run_wide=self._run_wide)
+        with tracing.span("count", kind="client", batches=len(batches)):
+            results = self._client.count(batches, run_wide=self._run_wide)
         for batch, (e, visit), result in zip(batches, where, results, strict=True):
             if result.counts is None and batch.episode_id in by_id:
                 by_id[batch.episode_id].lost = True

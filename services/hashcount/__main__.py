@@ -13,6 +13,7 @@ from leco.rpc.counting import SERVICE
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
 from leco.rpc.server import RpcServer, wait_for_signal
 from leco.telemetry import configure_logging, new_registry, serve_metrics
+from leco.tracing import start_tracing
 from leco.v1 import hash_count_pb2_grpc
 from services.hashcount.config import Settings, read_settings
 from services.hashcount.memory import MemoryStore
@@ -50,6 +51,7 @@ async def serve(settings: Settings) -> None:
     metrics = HashCountMetrics(registry)
     rpc_metrics = RpcMetrics(registry, "hashcount")
     async with contextlib.AsyncExitStack() as stack:
+        stack.callback(start_tracing("hashcount"))
         store = open_store(settings, metrics)
         stack.push_async_callback(store.close)
         metrics_port = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from leco import tracing
 from leco.rpc.interceptor import Refusal
 from leco.v1 import hash_count_pb2, hash_count_pb2_grpc
 from services.hashcount.store import Batch, Outcome, StoreUnavailableError
@@ -47,7 +48,8 @@ class HashCountServicer(hash_count_pb2_grpc.HashCountServiceServicer):
         except BadRequestError as error:
             raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
         try:
-            outcomes = await self._store.count(request.run, request.code_width, batches, run_wide=request.run_wide)
+            with tracing.span("store", episodes=len(batches)):
+                outcomes = await self._store.count(request.run, request.code_width, batches, run_wide=request.run_wide)
         except StoreUnavailableError as error:
             self._metrics.unavailable(len(batches))
             raise Refusal(grpc.StatusCode.UNAVAILABLE, f"the store cannot be reached: {error}") from error

@@ -22,6 +22,7 @@ from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
 from leco.rpc.learning import SERVICE
 from leco.rpc.server import RpcServer, wait_for_signal
 from leco.telemetry import configure_logging, new_registry, serve_metrics
+from leco.tracing import start_tracing
 from leco.training import Networks, start
 from leco.types import RunSpecification, TrajectorySpec
 from leco.v1 import learner_pb2_grpc
@@ -65,6 +66,7 @@ async def serve(settings: LearnerSettings) -> None:
     registry = new_registry()
     rpc_metrics = RpcMetrics(registry, "learner")
     async with contextlib.AsyncExitStack() as stack:
+        stack.callback(start_tracing("learner"))
         parts = compose(settings, LearnerMetrics(registry), stack)
         metrics_port = None
         if settings.metrics_port is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 
+from leco import tracing
 from leco.rpc.codec import CodecError, parameters_to_messages, specification_to_message, trajectory_from_message
 from leco.rpc.interceptor import Refusal
 from leco.v1 import learner_pb2, learner_pb2_grpc
@@ -161,7 +162,8 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         try:
             if message.counted and self._specification.code_width == 0:
                 raise CodecError("counted is true, expected false because the run's method counts nothing")  # noqa: TRY301
-            self._intake.offer(stream, trajectory_from_message(message, self._specification.trajectories))
+            with tracing.span("accept", parent=message.traceparent, kind="consumer", number=message.number):
+                self._intake.offer(stream, trajectory_from_message(message, self._specification.trajectories))
         except CodecError as error:
             raise Refusal(INVALID_ARGUMENT, f"trajectory {message.number}: {error}") from error
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from leco import tracing
 from leco.envs.registry import find_task
 from leco.methods import find_method
 from leco.milestones import milestone_updates
@@ -15,14 +16,15 @@ from leco.update import update
 from services.learner.batching import make_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     import torch
 
     from leco.config import Experiment
     from leco.saving import Fact
     from leco.training import Networks, State
-    from leco.types import ParameterSnapshot
+    from leco.types import ParameterSnapshot, Trajectory
     from services.learner.checkpoints import Checkpoints
     from services.learner.intake import Intake
     from services.learner.metrics import LearnerMetrics
@@ -118,11 +120,12 @@ class Trainer:
             return False
         newest = self._checkpoints.version(self.state.updates)
         self._lag = newest - sum(each.parameters_version for each in trajectories) / len(trajectories)
-        batch = make_batch(trajectories, self._device, max_steps=self._max_steps)
-        progress = min(self.frames / self._experiment.frames, 1.0)
-        self.state, stats = update(
-            self._networks, self.state, batch, self._method, self._experiment.training, progress=progress
-        )
+        with _traced(trajectories):
+            batch = make_batch(trajectories, self._device, max_steps=self._max_steps)
+            progress = min(self.frames / self._experiment.frames, 1.0)
+            self.state, stats = update(
+                self._networks, self.state, batch, self._method, self._experiment.training, progress=progress
+            )
         clock.append(time.monotonic())
         if self.state.updates % learner.publish_every == 0:
             self.publish()
@@ -178,3 +181,9 @@ class Trainer:
         """What a checkpoint says beside its state; `mean` is the return of the last episodes."""
         facts: dict[str, Fact] = {"frames": self.frames, "seconds": self._recorder.seconds, "method": self._method.name}
         return facts | {name: x for name, x in (("return", mean), ("best_return", self._best)) if x > float("-inf")}
+
+
+def _traced(trajectories: Sequence[Trajectory]) -> AbstractContextManager[object]:
+    """An update, as a part of the trace of the first traced trajectory in it, linked with the others."""
+    first, *others = dict.fromkeys(each.traceparent for each in trajectories if each.traceparent) or [""]
+    return tracing.span("train", parent=first, links=others, kind="consumer", trajectories=len(trajectories))

@@ -32,6 +32,7 @@ Array = npt.NDArray[Any]
 
 SPEC = TrajectorySpec(unroll_length=5, observation_shape=(2, 3), action_count=4, core_state_shape=(2, 1))
 MIB = 2**20
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"  # W3C's example
 
 
 def make_trajectory(
@@ -55,6 +56,7 @@ def make_trajectory(
         count=rng.integers(1, 9, steps, np.uint32) if counted else None,
         episodes=tuple(EpisodeSummary(index + 0.5, 10 + index, index == 0) for index in range(ended)),
         run_count=rng.integers(1, 2**32, steps, np.uint32) if counted and run_wide else None,
+        traceparent="" if seed % 2 else TRACEPARENT,
     )
 
 
@@ -286,6 +288,14 @@ MALFORMED: dict[str, tuple[Callable[[Message], Any], str]] = {
     "previous reward": (
         field_is(previous_reward=float("nan")),
         "previous_reward is nan, expected a finite number",
+    ),
+    "traceparent": (
+        field_is(traceparent=TRACEPARENT.upper()),
+        f"traceparent is {TRACEPARENT.upper()!r}, expected one of version 00 of W3C's, or nothing",
+    ),
+    "traceparent too long": (
+        field_is(traceparent=2 * TRACEPARENT),
+        f"traceparent is {(2 * TRACEPARENT)[:80]!r}, expected one of version 00 of W3C's, or nothing",
     ),
 }
 

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from service_process import until
 
 from leco.rpc.learning import Rejected
+from leco.tracing import Journey
 from leco.types import EpisodeSummary
 from services.actor import sending
 from services.actor.metrics import ActorMetrics
@@ -79,7 +80,7 @@ class Case:
         self.sender = Sender(self.learner, count, ActorMetrics(self.registry))  # type: ignore[arg-type]
 
     def send(self, unroll: Unroll, version: int = 1, use_hash: Callable[[], None] = lambda: None) -> None:
-        self.sender.send(Parcel(unroll, version, use_hash))
+        self.sender.send(Parcel(unroll, version, use_hash, Journey()))
 
     @property
     def uncounted(self) -> float | None:
