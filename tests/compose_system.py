@@ -7,12 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
-import urllib.parse
-import urllib.request
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from prometheus_server import PrometheusApi
 
 ROOT = Path(__file__).parents[1]
 PROJECT = "leco-e2e"
@@ -98,13 +97,6 @@ class System:
         settings = json.loads(self.compose("config", "--format", "json"))["services"]
         return [settings[service]["image"] for service in services]
 
-    def ask_prometheus(self, path: str, **parameters: str) -> Any:
-        """The data of an answer of its API, at the port that it is published on."""
-        address = self.compose("port", "prometheus", "9090").strip()
-        url = f"http://{address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=30) as page:
-            return json.load(page)["data"]
-
-    def values(self, expr: str) -> list[float]:
-        """The values of an instant query now, without those of containers that are gone."""
-        return [float(each["value"][1]) for each in self.ask_prometheus("query", query=expr)["result"]]
+    def prometheus(self) -> PrometheusApi:
+        """At the port that it is published on, which a restart may change."""
+        return PrometheusApi(self.compose("port", "prometheus", "9090").strip())

@@ -31,7 +31,36 @@ class Sample(NamedTuple):
     value: float
 
 
-class Prometheus:
+class PrometheusApi:
+    """A Prometheus that answers at an address."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def query(self, expr: str) -> list[Sample]:
+        """An instant query now; a scalar is one sample without labels."""
+        answer = self.get("query", query=expr)
+        found = answer["result"]
+        if answer["resultType"] == "scalar":
+            found = [{"metric": {}, "value": found}]
+        return [Sample(each["metric"], float(each["value"][1])) for each in found]
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """What is pending or firing."""
+        return list(self.get("alerts")["alerts"])
+
+    def get(self, path: str, **parameters: str) -> dict[str, Any]:
+        """The data of an answer of its API."""
+        url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=30) as page:
+                return dict(json.load(page)["data"])
+        except urllib.error.HTTPError as error:
+            with error:
+                raise ValueError(f"{parameters}: {json.load(error)['error']}") from None
+
+
+class Prometheus(PrometheusApi):
     """Scrapes every second, from `with` to its end.
 
     Args:
@@ -40,6 +69,7 @@ class Prometheus:
     """
 
     def __init__(self, targets: Mapping[str, Sequence[str]], rules: Path | None = None) -> None:
+        super().__init__("")  # not known before it starts
         jobs = [{"job_name": job, "static_configs": [{"targets": list(each)}]} for job, each in targets.items()]
         # JSON is YAML.
         self._config = {
@@ -53,11 +83,11 @@ class Prometheus:
         folder = Path(self._folder.name)
         (folder / "prometheus.yml").write_text(json.dumps(self._config))
         with socket.create_server(("127.0.0.1", 0)) as probe:
-            self._address = f"127.0.0.1:{probe.getsockname()[1]}"
+            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
         command = ["prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
         with (folder / "log").open("w") as log:
             self._child = subprocess.Popen(
-                [*command, f"--web.listen-address={self._address}", "--log.level=warn"], stdout=log, stderr=log
+                [*command, f"--web.listen-address={self.address}", "--log.level=warn"], stdout=log, stderr=log
             )
         deadline = time.monotonic() + START_SECONDS
         while not self._ready():
@@ -73,30 +103,9 @@ class Prometheus:
         self._child.wait()
         self._folder.cleanup()
 
-    def query(self, expr: str) -> list[Sample]:
-        """An instant query now; a scalar is one sample without labels."""
-        answer = self._get("query", query=expr)
-        found = answer["result"]
-        if answer["resultType"] == "scalar":
-            found = [{"metric": {}, "value": found}]
-        return [Sample(each["metric"], float(each["value"][1])) for each in found]
-
-    def alerts(self) -> list[dict[str, Any]]:
-        """What is pending or firing."""
-        return list(self._get("alerts")["alerts"])
-
-    def _get(self, path: str, **parameters: str) -> dict[str, Any]:
-        url = f"http://{self._address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        try:
-            with urllib.request.urlopen(url, timeout=30) as page:
-                return dict(json.load(page)["data"])
-        except urllib.error.HTTPError as error:
-            with error:
-                raise ValueError(f"{parameters}: {json.load(error)['error']}") from None
-
     def _ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://{self._address}/-/ready", timeout=5) as page:
+            with urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=5) as page:
                 return bool(page.status == 200)
         except OSError:
             return False

@@ -6,6 +6,7 @@ dashboards are run here, and the files that it is given are tested in tests/unit
 
 from __future__ import annotations
 
+import math
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 def one(system: System, expr: str) -> float:
     """The value of a query that has one, or 0 if it has none yet."""
-    return max(system.values(expr), default=0.0)
+    return max((each.value for each in system.prometheus().query(expr)), default=0.0)
 
 
 def trains_on(system: System, seconds: float = SECONDS) -> None:
@@ -57,7 +58,7 @@ def trains_on(system: System, seconds: float = SECONDS) -> None:
 def up(system: System) -> dict[str, int]:
     """How many targets of each job Prometheus reaches; those that it does not are an extra key."""
     found: dict[str, int] = {}
-    for target in system.ask_prometheus("targets", state="active")["activeTargets"]:
+    for target in system.prometheus().get("targets", state="active")["activeTargets"]:
         name = target["labels"]["job"] + ("" if target["health"] == "up" else " " + target["health"])
         found[name] = found.get(name, 0) + 1
     return found
@@ -78,13 +79,13 @@ def test_frames_grow_and_parameters_reach_the_actors(system: System) -> None:
 
 def test_prometheus_reaches_every_replica_and_has_the_alerts(system: System) -> None:
     until(lambda: up(system) == TARGETS, SECONDS)
-    groups = system.ask_prometheus("rules")["groups"]
+    groups = system.prometheus().get("rules")["groups"]
     assert {rule["health"] for group in groups for rule in group["rules"]} == {"ok"}
 
 
 @pytest.mark.parametrize("query", dashboards.queries(), ids=lambda each: f"{each.dashboard}: {each.panel}")
 def test_a_query_of_a_dashboard_returns_data(system: System, query: dashboards.Query) -> None:
-    until(lambda: bool(system.values(query.filled())), SECONDS)
+    until(lambda: any(math.isfinite(each.value) for each in system.prometheus().query(query.filled())), SECONDS)
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -107,6 +108,21 @@ def test_a_container_can_do_little(system: System, service: str) -> None:
     assert host["LogConfig"]["Config"] == {"max-size": "10m", "max-file": "3"}
     published = [each["HostIp"] for ports in host["PortBindings"].values() for each in ports]
     assert published == (["127.0.0.1"] if service == "prometheus" else [])
+
+
+def test_redis_forgets_nothing_and_is_reached_by_hashcount_alone(system: System) -> None:
+    [redis] = system.containers("redis")
+    settings = docker("exec", redis.id, "redis-cli", "config", "get", "appendonly", "maxmemory*").split()
+    read = dict(zip(settings[::2], settings[1::2], strict=True))
+    assert (read["appendonly"], read["maxmemory-policy"]) == ("yes", "noeviction")
+    assert 0 < int(read["maxmemory"]) < system.inspect(redis)["HostConfig"]["Memory"]
+    connect = "import socket; socket.create_connection(('redis', 6379), 5)"
+    reached = {}
+    for service in ("hashcount", "learner", "actor"):
+        container = system.containers(service)[0]
+        command = ["docker", "exec", container.id, "python3", "-c", connect]
+        reached[service] = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    assert reached == {"hashcount": True, "learner": False, "actor": False}
 
 
 def restarted(system: System, before: Container) -> bool:
