@@ -26,14 +26,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = needs_kustomize
-every_combination = pytest.mark.parametrize("built", list(combinations()), ids=str)
+EVERYTHING = [Built(each, ("autoscaling", "monitoring", "redis-cluster", "tls")) for each in OVERLAYS]
+# These two change no pod; all combinations are built in test_builds.py.
+BESIDE = {"autoscaling", "monitoring"}
+COMBINATIONS = [each for each in combinations() if not BESIDE & set(each.components)] + EVERYTHING
+every_combination = pytest.mark.parametrize("built", COMBINATIONS, ids=str)
 every_overlay = pytest.mark.parametrize("built", [Built(each, ()) for each in OVERLAYS], ids=str)
 SERVICES = {
     "learner": (read_learner, learning.SERVICE),
     "actor": (read_actor, None),
     "hashcount": (read_hashcount, counting.SERVICE),
 }
-EVERYTHING = [Built(each, ("autoscaling", "monitoring", "redis-cluster", "tls")) for each in OVERLAYS]
 
 
 class Read(UserDict[str, str]):

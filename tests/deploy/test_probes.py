@@ -1,0 +1,128 @@
+"""Probes of deploy/k8s against the real services, started with their pods' own variables: in clear text and with mutual TLS."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+import trustme
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from kustomized import Built, needs_kustomize
+from pods import Pod, free_port
+from redis_servers import RedisServer
+from service_process import until
+from training_services import SMALL
+
+from leco.config import parse, to_toml
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = needs_kustomize
+CLEAR, TLS = Built("minigrid", ()), Built("minigrid", ("tls",))
+UNHEALTHY = 30.0
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def kubelet(pod: Pod, kind: str) -> bool:
+    """Whether a probe passes, asked as the kubelet asks."""
+    probe = pod.container[f"{kind}Probe"]
+    if "exec" in probe:
+        return pod.probe(kind).returncode == 0
+    if "httpGet" in probe:
+        [port] = [each["containerPort"] for each in pod.container["ports"] if each["name"] == probe["httpGet"]["port"]]
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{pod.here(str(port))}{probe['httpGet']['path']}", timeout=5):
+                return True
+        except OSError:
+            return False
+    asked = probe["grpc"]
+    with grpc.insecure_channel(f"127.0.0.1:{pod.here(str(asked['port']))}") as channel:
+        request = health_pb2.HealthCheckRequest(service=asked.get("service", ""))
+        stub: Any = health_pb2_grpc.HealthStub(channel)  # whose annotations forget its methods
+        try:
+            answer = stub.Check(request, timeout=5)
+        except grpc.RpcError:
+            return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def here(built: Built, name: str, folder: Path, authority: trustme.CA, **variables: str) -> Pod:
+    """A pod whose ports are free ones, and all of whose addresses are this machine's."""
+    ports = {each["containerPort"]: free_port() for each in built.container(name)["ports"]}
+    names = {"0.0.0.0": "127.0.0.1"}
+    return Pod(built, name, folder, ports=ports, names=names, authority=authority, variables=variables)
+
+
+@pytest.mark.parametrize("built", [CLEAR, TLS], ids=str)
+def test_hashcount_is_ready_while_its_redis_answers_and_lives_without_it(
+    built: Built, tmp_path: Path, authority: trustme.CA
+) -> None:
+    with RedisServer() as store:
+        # Whether the address of the manifest is right is tested with a Redis of the manifest (test_redis.py).
+        pod = here(built, "hashcount", tmp_path, authority, LECO_HASHCOUNT_STORE=store.url)
+        pod.variables["LECO_HASHCOUNT_STORE_PASSWORD_FILE"] = ""
+        with pod:
+            until(lambda: kubelet(pod, "startup"), 60)
+            until(lambda: kubelet(pod, "readiness"))
+            store.kill()
+            until(lambda: not kubelet(pod, "readiness"), UNHEALTHY)
+            assert kubelet(pod, "liveness")
+            store.start()
+            until(lambda: kubelet(pod, "readiness"), UNHEALTHY)
+            assert pod.terminate() == 0
+        assert not kubelet(pod, "liveness")
+
+
+@pytest.mark.parametrize("built", [CLEAR, TLS], ids=str)
+def test_learner_and_actor_are_well_and_find_each_other(built: Built, tmp_path: Path, authority: trustme.CA) -> None:
+    learner = here(built, "learner", tmp_path / "learner", authority, LECO_LEARNER_THREADS="1")
+    # A smaller experiment than the overlay's, which no counts are needed for.
+    experiment = to_toml(parse("", SMALL | {"method": "no-int", "frames": 1_000_000}))
+    (learner.folder / "etc" / "leco" / "experiment" / "experiment.toml").write_text(experiment)
+    actor = here(built, "actor", tmp_path / "actor", authority)
+    port = learner.here("50051")
+    # The name is resolved by the cluster; here it is the certificate's other name.
+    actor.variables["LECO_ACTOR_LEARNER"] = f"dns:///localhost:{port}"
+    with learner, actor:
+        until(lambda: kubelet(actor, "startup"), 60)  # before there is a learner
+        until(lambda: kubelet(learner, "startup"), 60)
+        until(lambda: kubelet(learner, "readiness"), 60)
+        page = f"http://127.0.0.1:{learner.here('9451')}/metrics"
+
+        def updates() -> float:
+            with urllib.request.urlopen(page, timeout=10) as answer:
+                return float(re.findall(r"^leco_learner_updates_total (.*)$", answer.read().decode(), re.MULTILINE)[0])
+
+        until(lambda: updates() > 3, 60)
+        assert kubelet(learner, "liveness")
+        assert all(kubelet(actor, kind) for kind in ("readiness", "liveness"))
+        assert learner.terminate() == 0
+        assert kubelet(actor, "liveness")  # without the learner, which its pod is not to blame for
+        assert actor.terminate() == 0
+    [run] = (learner.folder / "runs").iterdir()
+    assert list((run / "checkpoints").glob("*.safetensors"))
+
+
+def test_with_tls_a_stranger_is_not_answered(tmp_path: Path, authority: trustme.CA) -> None:
+    pod = here(TLS, "learner", tmp_path, authority, LECO_LEARNER_THREADS="1")
+    (tmp_path / "etc" / "leco" / "experiment" / "experiment.toml").write_text(to_toml(parse("", SMALL)))
+    with pod:
+        until(lambda: kubelet(pod, "startup"), 60)
+        stranger = {
+            key: value
+            for key, value in pod.variables.items()
+            if key not in ("LECO_HEALTH_TLS_CERT", "LECO_HEALTH_TLS_KEY")
+        }
+        words = pod.ours(["leco", "health", "--address", f"localhost:{pod.here('50051')}"])
+        asked = subprocess.run(words, env=stranger, capture_output=True, text=True, check=False)
+        assert asked.returncode == 1
+        assert "UNAVAILABLE" in asked.stderr
