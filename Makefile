@@ -5,7 +5,7 @@ READY := .venv/.ready
 PROTOS := $(wildcard proto/leco/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e lint proto proto-check proto-accept bench constraints clean
+.PHONY: help demo test e2e lint k8s-lint proto proto-check proto-accept bench constraints clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -32,6 +32,15 @@ lint: $(READY) proto-check ## ruff, mypy --strict, import rules, proto checks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python deploy/observability/derive.py --check
+
+.venv-checkov: # its own, because it pins a hundred packages
+	@$(PYTHON) -m venv $@
+	@$@/bin/pip install --quiet --disable-pip-version-check checkov==3.3.30
+
+k8s-lint: .venv-checkov ## Security lint of the Kubernetes manifests; needs kubectl
+	@mkdir -p .k8s-lint
+	@for overlay in minigrid dmlab example; do kubectl kustomize deploy/k8s/$$overlay > .k8s-lint/$$overlay.yaml || exit 1; done
+	@.venv-checkov/bin/checkov --config-file deploy/k8s/checkov.yaml --directory .k8s-lint
 
 proto: $(READY) ## Generate leco/v1 from proto/
 	$(BIN)/python proto/generate.py
@@ -64,4 +73,4 @@ constraints: ## Bring constraints.txt up to date (in a fresh environment)
 	rm -rf .venv-constraints
 
 clean: ## Remove .venv and caches
-	rm -rf .venv .venv-sample-factory .envpool .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-checkov .k8s-lint .venv-sample-factory .envpool .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

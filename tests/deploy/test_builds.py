@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import kubernetes_validate
 import pytest
 from crd_schemas import SCHEMAS
-from kustomized import COMPONENTS, OVERLAYS, Built, Object, combinations, included, needs_kustomize
+from kustomized import COMPONENTS, K8S, OVERLAYS, Built, Object, build, combinations, included, needs_kustomize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,6 +152,24 @@ def test_a_plain_overlay_needs_no_operator(overlay: str) -> None:
         for each in Built(overlay, ()).objects
         if "." in each["apiVersion"].partition("/")[0].replace(".k8s.io", "")
     ]
+
+
+def test_the_example_has_every_component_and_the_users_own_registry_and_run() -> None:
+    objects = build(K8S / "example")
+    for each in objects:
+        validate(json.dumps(each, sort_keys=True))
+    everything = Built("minigrid", tuple(sorted(set(COMPONENTS) - included("minigrid"))))
+    assert {(each["kind"], each["metadata"]["name"]) for each in objects} == {
+        (each["kind"], each["metadata"]["name"]) for each in everything.objects
+    }
+    containers = {
+        each["metadata"]["name"]: each["spec"]["template"]["spec"]["containers"][0]
+        for each in objects
+        if each["kind"] in ("Deployment", "StatefulSet")
+    }
+    ours = [containers[name]["image"] for name in ("actor", "hashcount", "learner")]
+    assert all(re.fullmatch(r"registry\.example\.com/leco-[a-z-]+:\d+\.\d+\.\d+", image) for image in ours), ours
+    assert {"name": "LECO_LEARNER_RUN", "value": "/runs/second"} in containers["learner"]["env"]
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
