@@ -11,7 +11,7 @@ import torch
 
 from leco.algo.sampling import draw_action
 from leco.envs.registry import make
-from leco.envs.vector import episode_seed
+from leco.envs.vector import dropped_now, episode_seed
 from leco.nets.stepping import stepper
 
 if TYPE_CHECKING:
@@ -156,9 +156,3 @@ def playing(
         observation_EO, start_E = steps.observation_EO, steps.ended_E
         action_E = np.where(start_E, -1, action_E)
         reward_E = np.where(start_E, np.float32(0), steps.reward_E)
-
-
-def dropped_now(env: VectorEnv) -> np.ndarray:
-    """Bool [E]: the episode that ended in the last step ended because its engine failed. Not all environments have engines."""
-    dropped_E: np.ndarray = getattr(env, "dropped_E", np.zeros(env.environments, bool))
-    return dropped_E

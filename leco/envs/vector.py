@@ -76,6 +76,12 @@ class VectorEnv(Protocol):
         """Lets go of everything; the environments cannot be used any more."""
 
 
+def dropped_now(env: VectorEnv) -> npt.NDArray[np.bool_]:
+    """bool [E], whether the episode that ended in the last step was given up because its engine failed, where engines can."""
+    dropped_E: npt.NDArray[np.bool_] = getattr(env, "dropped_E", np.zeros(env.environments, np.bool_))
+    return dropped_E
+
+
 def episode_seed(seed: int, environment: int, episode: int) -> int:
     """The seed of one episode: 64 bits that depend on the three numbers alone."""
     sequence = np.random.SeedSequence(seed, spawn_key=(environment, episode))

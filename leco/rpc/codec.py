@@ -130,7 +130,10 @@ def trajectory_to_message(trajectory: Trajectory, *, compression: Compression = 
         tensors=tensors_to_message(tensors, compression=compression),
         episodes=[
             trajectory_pb2.EpisodeSummary(
-                episode_return=episode.episode_return, length=episode.length, success=episode.success
+                episode_return=episode.episode_return,
+                length=episode.length,
+                success=episode.success,
+                dropped=episode.dropped,
             )
             for episode in trajectory.episodes
         ],
@@ -162,7 +165,8 @@ def trajectory_from_message(message: trajectory_pb2.Trajectory, spec: Trajectory
         core_state=tensors["core_state"],
         count=tensors.get("count"),
         episodes=tuple(
-            EpisodeSummary(episode.episode_return, episode.length, episode.success) for episode in message.episodes
+            EpisodeSummary(episode.episode_return, episode.length, episode.success, episode.dropped)
+            for episode in message.episodes
         ),
         run_count=tensors.get("run_count"),
         traceparent=message.traceparent,

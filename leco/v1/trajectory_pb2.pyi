@@ -109,22 +109,28 @@ class EpisodeSummary(_message.Message):
     EPISODE_RETURN_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
     SUCCESS_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
     episode_return: _builtins.float
     """The undiscounted sum of the task's own rewards; finite."""
     length: _builtins.int
     """The number of actions, at least 1, before any action repeat."""
     success: _builtins.bool
     """Whether the task calls the episode solved."""
+    dropped: _builtins.bool
+    """The simulator failed, and the episode was given up: it has no result. The learner leaves it out of its statistics, and takes
+    its end for one that a time limit made.
+    """
     def __init__(
         self,
         *,
         episode_return: _builtins.float = ...,
         length: _builtins.int = ...,
         success: _builtins.bool = ...,
+        dropped: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["episode_return", b"episode_return", "length", b"length", "success", b"success"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "episode_return", b"episode_return", "length", b"length", "success", b"success"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -106,7 +106,7 @@ class Actor:
                 with tracing.span("play", parent=journey.traceparent):
                     unroll = self._timed("acting", lambda: self._player.play(unroll_length))  # type: ignore[union-attr]
                 self._metrics.frames.inc(unroll.action_TE.size)
-                endings = [ending.summary for each in unroll.endings for ending in each]
+                endings = [e.summary for each in unroll.endings for e in each if not e.summary.dropped]
                 self._metrics.episodes.inc(len(endings))
                 self._metrics.successes.inc(sum(summary.success for summary in endings))
                 self._note_dropped()
@@ -119,7 +119,7 @@ class Actor:
         sender.finish()
 
     def _note_dropped(self) -> None:
-        """Of environments whose engines can fail. The contract has a summary for every end, so these episodes have one too."""
+        """Of environments whose engines can fail: also episodes that could not begin, of which no trajectory tells."""
         dropped = getattr(self._env, "dropped_episodes", 0)
         self._metrics.dropped.inc(dropped - self._dropped)
         self._dropped = dropped

@@ -25,8 +25,7 @@ class ActorMetrics:
         )
         self.dropped = Counter(
             "leco_actor_dropped_episodes_total",
-            "Episodes that were lost because the simulator's engine failed. Those that had begun also count as episodes that "
-            "ended, with the return that they had until then.",
+            "Episodes that were lost because the simulator's engine failed. They do not count as episodes that ended.",
             registry=registry,
         )
         self.uncounted = Counter(

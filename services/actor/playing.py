@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from leco.algo.sampling import draw_action
+from leco.envs.vector import dropped_now
 from leco.nets.stepping import stepper
 from leco.types import EpisodeSummary
 
@@ -119,8 +120,11 @@ class Player:
         self._reward_of_step_E = steps.reward_E
         self._return_E += steps.reward_E
         self._length_E += 1
+        dropped_E = dropped_now(self._env)
         for observation_O, e in zip(steps.terminal_observation_FO, np.flatnonzero(steps.ended_E), strict=True):
-            summary = EpisodeSummary(float(self._return_E[e]), int(self._length_E[e]), bool(steps.success_E[e]))
+            summary = EpisodeSummary(
+                float(self._return_E[e]), int(self._length_E[e]), bool(steps.success_E[e]), bool(dropped_E[e])
+            )
             unroll.endings[e].append(Ending(t, observation_O, summary))
         self._return_E[steps.ended_E] = 0
         self._length_E[steps.ended_E] = 0

@@ -149,9 +149,10 @@ class Intake:
         stream.last = max(stream.last or 0, trajectory.number)
         stream.tell()
         self._grant()
-        if trajectory.episodes and reason != "duplicate":
-            self._metrics.episodes(trajectory.episodes)
-            self._on_episodes(trajectory.parameters_version, trajectory.episodes)
+        episodes = tuple(episode for episode in trajectory.episodes if not episode.dropped)
+        if episodes and reason != "duplicate":
+            self._metrics.episodes(episodes)
+            self._on_episodes(trajectory.parameters_version, episodes)
 
     def _put(self, trajectory: Trajectory, last: int | None) -> DropReason | None:
         """Appends to the queue what follows the last one taken, or says why it is to be dropped."""

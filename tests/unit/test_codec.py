@@ -54,7 +54,7 @@ def make_trajectory(
         behaviour_logits=rng.standard_normal((steps, spec.action_count), np.float32),
         core_state=rng.standard_normal(spec.core_state_shape, np.float32),
         count=rng.integers(1, 9, steps, np.uint32) if counted else None,
-        episodes=tuple(EpisodeSummary(index + 0.5, 10 + index, index == 0) for index in range(ended)),
+        episodes=tuple(EpisodeSummary(index + 0.5, 10 + index, index == 0, index == 1) for index in range(ended)),
         run_count=rng.integers(1, 2**32, steps, np.uint32) if counted and run_wide else None,
         traceparent="" if seed % 2 else TRACEPARENT,
     )

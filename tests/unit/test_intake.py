@@ -315,6 +315,15 @@ async def test_what_is_too_old_when_it_arrives_is_dropped() -> None:
 
 
 @on_a_loop
+async def test_an_episode_whose_simulator_failed_is_in_no_statistic() -> None:
+    case = Case()
+    stream = case.intake.open(name(1))
+    lost = EpisodeSummary(0.5, 3, success=False, dropped=True)
+    case.intake.offer(stream, made(1, episodes=[lost, EPISODE]))
+    assert case.told == [(1, (EPISODE,))]
+
+
+@on_a_loop
 async def test_what_became_too_old_while_it_waited_is_dropped() -> None:
     case = Case(capacity=3, max_lag=2)
     case.intake.published(4)

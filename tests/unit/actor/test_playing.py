@@ -165,3 +165,11 @@ def test_actions_have_the_probabilities_of_the_policy() -> None:
     coincidence = float((probability_A**2).sum())
     assert abs((action_TE[:, 0] == action_TE[:, 1]).mean() - coincidence) < 0.08
     assert abs((action_TE[1:] == action_TE[:-1]).mean() - coincidence) < 0.03
+
+
+def test_an_episode_that_was_given_up_says_so(policy: Policy) -> None:
+    env = make(TASK, ENVIRONMENTS, SEED, compiled=False)
+    env.dropped_E = np.arange(ENVIRONMENTS) == 1  # type: ignore[attr-defined]  # as environments with engines have it
+    unroll = Player(env, policy, SEED).play(45)
+    said = [{ending.summary.dropped for ending in each} for each in unroll.endings]
+    assert said == [{False}, {True}, {False}, {False}, {False}]

@@ -96,3 +96,11 @@ def test_an_episode_was_cut_off_if_its_time_was_over_and_it_was_not_solved() -> 
     assert batch.cut_TB is not None
     assert batch.cut_TB.nonzero().tolist() == [[T - 1, 0]]
     assert one.start[1], "the trajectory itself is not changed"
+
+
+def test_an_episode_whose_simulator_failed_was_cut_off() -> None:
+    one = trajectory(1)
+    failed = dataclasses.replace(one.episodes[0], success=False, dropped=True)
+    batch = make_batch([dataclasses.replace(one, episodes=(failed, *one.episodes[1:]))], CPU, max_steps=9)
+    assert batch.cut_TB is not None
+    assert batch.cut_TB.nonzero().tolist() == [[int(np.flatnonzero(one.start[1:])[0]), 0]]
