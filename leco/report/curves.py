@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
+    from leco.report.metrics import Column
     from leco.report.runs import Run
 
 MINUTES, HOURS, DAYS = 60.0, 3600.0, 86400.0
@@ -91,22 +92,36 @@ def plot(
             continue  # of a method that has none
         if not curves:
             continue
-        line, index = over_seeds(curves), numbers[label]
-        if not len(line.x):
-            continue
-        shown = f"{label} ({len(curves)})" if len(curves) > 1 else label
-        [drawn] = axes.plot(line.x, line.mean, color=colour(index), linestyle=dash(index), linewidth=1.8, label=shown)
-        drawn.set_gid(f"line-{words[label]}")
-        if len(curves) > 1:
-            low, high = line.mean - line.deviation, line.mean + line.deviation
-            axes.fill_between(line.x, low, high, color=colour(index), alpha=0.18, linewidth=0)
-        spread = f" ± {line.deviation[-1]:.3g} over {len(curves)} seeds" if len(curves) > 1 else ""
-        told.append(f"{label} ends at {line.mean[-1]:.3g}{spread}.")
+        told.append(_line(axes, curves, label, numbers[label], words[label]))
     axes.set_xlabel(unit)
     axes.set_ylabel("human-normalised return" if (zero, one) != (0.0, 1.0) else measure.label)
     if measure.limits is not None:
         axes.set_ylim(measure.limits[0] - 0.03, measure.limits[1] + 0.03)
     return told
+
+
+def _line(axes: Axes, curves: Sequence[tuple[Column, Column]], label: str, index: int, word: str) -> str:
+    """The mean of seeds in its band, as far as all of them have come; and each seed, faintly. Returns a sentence about it."""
+    shown = f"{label} ({len(curves)})" if len(curves) > 1 else label
+    mean = over_seeds(curves)
+    if len(curves) > 1:
+        for number, (x, y) in enumerate(curves, 1):
+            [seed] = axes.plot(x, y, color=colour(index), linewidth=0.7, alpha=0.4)
+            seed.set_gid(f"seed-{number}-{word}")
+        axes.fill_between(
+            mean.x,
+            mean.mean - mean.deviation,
+            mean.mean + mean.deviation,
+            color=colour(index),
+            alpha=0.18,
+            linewidth=0,
+        )
+    [line] = axes.plot(mean.x, mean.mean, color=colour(index), linestyle=dash(index), linewidth=1.8, label=shown)
+    line.set_gid(f"line-{word}")
+    if not len(mean.x):
+        return f"{label}: its {len(curves)} seeds have no frames in common yet."
+    spread = f" ± {mean.deviation[-1]:.3g} over {len(curves)} seeds" if len(curves) > 1 else ""
+    return f"{label} ends at {mean.mean[-1]:.3g}{spread}."
 
 
 def _unit(runs: Sequence[Run], against: str) -> tuple[float, str]:

@@ -63,6 +63,7 @@ def draw_gallery(run: Run, recording: Recording) -> Panel | None:
     figure = Figure(figsize=(PANEL[0], 0.78 * PANEL[0] * sheet.shape[0] / sheet.shape[1] + 0.1))
     axes = figure.subplots()
     axes.imshow(sheet, interpolation="nearest")
+    axes.set(xticks=[], yticks=[])
     axes.set_axis_off()
     for i, each in enumerate(shown):
         y = i * (height + GAP)

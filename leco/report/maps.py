@@ -187,6 +187,7 @@ def _figure(moments: Sequence[str], place: Place) -> tuple[Figure, list[Axes]]:
     axes: list[Axes] = list(np.atleast_1d(figure.subplots(rows, columns)).flat)
     picture = draw_level(place.grid_XY, TILE)
     for ax in axes:
+        ax.set(xticks=[], yticks=[])
         ax.set_axis_off()
     for ax, moment in zip(axes, moments, strict=False):
         ax.imshow(picture, extent=_extent(part), interpolation="nearest")

@@ -83,11 +83,12 @@ class Run:
 
     def curve(self, name: str, against: str = "frames") -> tuple[Column, Column]:
         """A column and what it is drawn against, where both are known and the latter grows."""
-        empty = np.empty(0)
-        x, y = self.columns.get(against, empty), self.columns.get(name, empty)
-        known = np.isfinite(x) & np.isfinite(y) if len(x) == len(y) else np.zeros(len(x), bool)
-        x, y = x[known], y[: len(known)][known]
-        grows = np.r_[True, np.diff(np.maximum.accumulate(x)) > 0] if len(x) else np.zeros(0, bool)
+        if not {name, against} <= self.columns.keys():
+            return np.empty(0), np.empty(0)
+        x, y = self.columns[against], self.columns[name]
+        known = np.isfinite(x) & np.isfinite(y)
+        x, y = x[known], y[known]
+        grows = np.diff(np.maximum.accumulate(x), prepend=-np.inf) > 0
         return x[grows], y[grows]
 
     def last(self, name: str) -> float:

@@ -84,23 +84,31 @@ def legend_below(figure: Figure, axes: Axes) -> None:
 
 def save_png(figure: Figure, path: Path) -> None:
     """Puts a picture in place, whole or not at all. Within `styled`."""
+    replace_file(path, _png(figure))
+
+
+def _png(figure: Figure) -> bytes:
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=DPI, facecolor="white")
-    replace_file(path, picture.getvalue())
+    return picture.getvalue()
 
 
 def save(panel: Panel, folder: Path) -> str:
-    """Writes NAME.png and NAME.svg. Within `styled`.
+    """Writes NAME.png and NAME.svg, without waiting for the disk: there are many. Within `styled`.
 
     Returns:
         The SVG as a part of a page: its ink is that of the text around it, and its width that of its place.
     """
-    save_png(panel.figure, folder / f"{panel.name}.png")
+    panel.figure.draw_without_rendering()
+    panel.figure.set_layout_engine(
+        "none"
+    )  # it is laid out now; doing it again for each file would take most of the time
+    (folder / f"{panel.name}.png").write_bytes(_png(panel.figure))
     vectors = io.BytesIO()
     # Equal figures give equal files, and the ids of two figures in one page differ.
     with mpl.rc_context({"svg.hashsalt": panel.name}):
         panel.figure.savefig(vectors, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    replace_file(folder / f"{panel.name}.svg", vectors.getvalue())
+    (folder / f"{panel.name}.svg").write_bytes(vectors.getvalue())
     return _part_of_page(vectors.getvalue().decode(), panel)
 
 
@@ -110,7 +118,8 @@ def _part_of_page(svg: str, panel: Panel) -> str:
     head = re.sub(r' (width|height|xmlns:xlink|version)="[^"]*"', "", head)
     rest = re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.DOTALL)
     svg = f"{head}>{rest}".replace(INK, "currentColor").replace("xlink:href", "href")
-    # Ids are unique in a page; those that begin otherwise are of parts that nothing refers to.
+    # Ids are unique in a page. Equal pictures in a figure have the same, and nothing refers to them.
+    svg = re.sub(r'(<image [^>]*?) id="[^"]*"', r"\1", svg)
     svg = re.sub(r'id="([^"]+)"', rf'id="{panel.name}.\1"', svg)
     svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{panel.name}.", svg)
     return svg.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
