@@ -65,6 +65,7 @@ bench: $(READY) ## Run the benchmarks; tables go to benchmarks/results
 	$(BIN)/python -W ignore benchmarks/payload.py
 	$(BIN)/python -W ignore benchmarks/stream.py
 	$(BIN)/python -W ignore benchmarks/end_to_end.py
+	$(BIN)/python -W ignore benchmarks/report.py
 
 constraints: ## Bring constraints.txt up to date (in a fresh environment)
 	$(PYTHON) -m venv --clear .venv-constraints

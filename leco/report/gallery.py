@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from leco.report.runs import Run
 
 ROWS = 8  # codes in a gallery
-PER_ROW = 5  # different observations of a code
+FEWEST, PER_ROW = 3, 5  # different observations of a code
 TILE = 8
 GAP = 4
 
@@ -53,14 +53,15 @@ def draw_gallery(run: Run, recording: Recording) -> Panel | None:
     shown = every[:ROWS]
     pictures = [[draw_observation(seen, TILE) for seen, _ in each.observations[:PER_ROW]] for each in shown]
     height, width = pictures[0][0].shape[:2]
-    sheet = np.full((len(shown) * (height + GAP), PER_ROW * (width + GAP), 4), 0, np.uint8)
+    across = max(FEWEST, *map(len, pictures))
+    sheet = np.zeros((len(shown) * (height + GAP), across * (width + GAP), 4), np.uint8)
     for i, row in enumerate(pictures):
         for j, picture in enumerate(row):
             y, x = i * (height + GAP), j * (width + GAP)
             sheet[y : y + height, x : x + width, :3] = picture
             sheet[y : y + height, x : x + width, 3] = 255
     # The width is that of other figures; labels take a quarter of it.
-    figure = Figure(figsize=(PANEL[0], 0.78 * PANEL[0] * sheet.shape[0] / sheet.shape[1] + 0.1))
+    figure = Figure(figsize=(PANEL[0], 0.75 * PANEL[0] * sheet.shape[0] / sheet.shape[1] + 0.1))
     axes = figure.subplots()
     axes.imshow(sheet, interpolation="nearest")
     axes.set(xticks=[], yticks=[])
@@ -69,11 +70,11 @@ def draw_gallery(run: Run, recording: Recording) -> Panel | None:
         y = i * (height + GAP)
         views = len(each.observations)
         text = f"code {i + 1}\nseen {each.times} x\n{views} view{'s' if views > 1 else ''}"
-        axes.text(-GAP, y + height / 2, text, ha="right", va="center", fontsize=7.5)
+        axes.text(-GAP, y + height / 2, text, ha="right", va="center", fontsize=9)
         for j, (_, times) in enumerate(each.observations[:PER_ROW]):
             if times > 1:
                 x = j * (width + GAP)
-                axes.text(x + 3, y + 3, f"{times} x", ha="left", va="top", fontsize=6.5, color="white")
+                axes.text(x + 3, y + 3, f"{times} x", ha="left", va="top", fontsize=8, color="white")
     left = f" The other {len(every) - len(shown)} codes are not shown." if len(every) > len(shown) else ""
     alt = (
         f"An episode of {len(episode.action_T)} actions, {'solved' if episode.solved else 'not solved'}: {len(every)} codes for "

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Z = 1.959964  # of 95 %
 RESAMPLES = 2000
+FEWEST = 3  # runs for an interval: two say next to nothing
 GRID = 400  # points of a mean over seeds at most; a picture shows no more
 
 
@@ -73,7 +74,8 @@ def interquartile_mean(scores: npt.ArrayLike, axis: int = -1) -> Any:
 def stratified(tasks: Sequence[Sequence[float]]) -> Estimate:
     """The interquartile mean of the runs of several tasks, and its percentile bootstrap interval.
 
-    Runs are drawn again within each task, so that each keeps its weight; the same draws every time.
+    Runs are drawn again within each task, so that each keeps its weight; the same draws every time. Without three runs of each
+    task there is no interval.
 
     Args:
         tasks: Of each task, the scores of its runs.
@@ -84,7 +86,7 @@ def stratified(tasks: Sequence[Sequence[float]]) -> Estimate:
     if not samples:
         return Estimate(math.nan, math.nan, math.nan)
     value = float(interquartile_mean(np.concatenate(samples)))
-    if any(len(sample) < 2 for sample in samples):
+    if any(len(sample) < FEWEST for sample in samples):
         return Estimate(value, math.nan, math.nan)
 
     def statistic(*drawn: npt.NDArray[np.float64], axis: int) -> Any:
@@ -97,14 +99,14 @@ def stratified(tasks: Sequence[Sequence[float]]) -> Estimate:
 
 
 def mean_interval(scores: Sequence[float]) -> Estimate:
-    """The mean over seeds with Student's 95 % interval; of fewer than three only the mean, since two say next to nothing."""
+    """The mean over seeds with Student's 95 % interval; of fewer than three only the mean."""
     from scipy.stats import t  # noqa: PLC0415  # see above
 
     values = np.asarray([each for each in scores if math.isfinite(each)], float)
     if not len(values):
         return Estimate(math.nan, math.nan, math.nan)
     mean = float(values.mean())
-    if len(values) < 3:
+    if len(values) < FEWEST:
         return Estimate(mean, math.nan, math.nan)
     half = float(t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
     return Estimate(mean, mean - half, mean + half)
