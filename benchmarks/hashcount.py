@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import redis
 
+from leco.machine import hardware
 from leco.rpc.channel import open_channel
 from leco.rpc.counting import SERVICE
 from leco.v1 import hash_count_pb2, hash_count_pb2_grpc
@@ -94,13 +95,10 @@ def measured(command: str) -> str:
         return subprocess.run(["git", *words], capture_output=True, text=True, check=False).stdout.strip()
 
     changed = " with local changes" if git("status", "--porcelain", "--untracked-files=no") else ""
-    cpu = (
-        re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) if Path("/proc/cpuinfo").exists() else None
-    )
     return (
         f"`{command}` at commit {git('rev-parse', '--short', 'HEAD') or 'unknown'}{changed}, "
         f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC.\n"
-        f"{os.cpu_count()} CPUs ({cpu[1] if cpu else platform.machine()}), Python {platform.python_version()}"
+        f"{os.cpu_count()} CPUs ({hardware()['processor']}), Python {platform.python_version()}"
     )
 
 

@@ -14,6 +14,8 @@ from leco.report.runs import ReportError, read_runs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from leco.report.runs import Run
+
 DESCRIPTION = """\
 Writes one page, DIR/index.html, with the figures of runs: learning curves, the intrinsic reward, maps of where the agent went,
 its codes, a table of results, and how all was made. It opens from disk, without network. Each figure is also in DIR/figures, as
@@ -46,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.stdout.write(f"{len(runs)} runs, {len(figures)} figures: {given.out / 'index.html'}\n")
 
 
-def _title(runs: Sequence[object]) -> str:
+def _title(runs: Sequence[Run]) -> str:
     def listed(name: str) -> str:
         words = list(dict.fromkeys(str(getattr(run, name)) for run in runs))
         return ", ".join(words) if len(words) <= 4 else f"{len(words)} {name}s"

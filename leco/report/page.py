@@ -187,9 +187,9 @@ def _codes(runs: Sequence[Run], drawing: _Drawing) -> Section:
     uses: dict[str, dict[str, gallery.Use]] = {}
     galleries: list[Shown] = []
     for (task, label), run in gallery.first_recorded(runs).items():
-        *_, newest = run.recorded()
-        use = gallery.use_of(newest, _codebook(run))
-        if use is not None:
+        newest = run.newest()
+        use = gallery.use_of(newest, _codebook(run)) if newest is not None else None
+        if newest is not None and use is not None:
             uses.setdefault(task, {})[label] = use
             if len(galleries) < MAPPED:
                 galleries += drawing.all([gallery.draw_gallery(run, newest)])

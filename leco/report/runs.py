@@ -105,6 +105,13 @@ class Run:
             except (RecordingError, OSError):
                 continue
 
+    def newest(self) -> Recording | None:
+        """The recording of the newest checkpoint, if there is one and it can be read."""
+        try:
+            return read_recording(self.recordings[-1]) if self.recordings else None
+        except (RecordingError, OSError):
+            return None
+
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """The runs of folders; of a folder that is none, as that of a sweep, those in it.

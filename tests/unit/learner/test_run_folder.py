@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leco.config import ConfigError, parse, to_toml
+from leco.machine import COMMAND
 from services.learner.run_folder import open_run, run_name
 
 if TYPE_CHECKING:
@@ -29,6 +30,19 @@ def test_a_new_folder_gets_the_experiment_and_the_versions(tmp_path: Path) -> No
     [start] = json.loads((run / "versions.json").read_text())
     assert (start["leco"], start["torch"].split("+")[0]) == ("0.1.0", "2.13.0")
     assert start["started"].endswith("Z")
+    assert start["processors"] >= 1
+    assert start["memory_bytes"] > 2**28
+    assert start["processor"]
+
+
+def test_the_command_that_was_typed_is_kept_but_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(COMMAND, raising=False)
+    monkeypatch.setattr("sys.argv", ["/somewhere/leco", "learner", "--run", "a run"])
+    open_run(tmp_path / "run", config(tmp_path))
+    monkeypatch.setenv(COMMAND, "leco train --store redis://:secret@host:1/0 --task Empty-5x5")
+    open_run(tmp_path / "run", None)
+    found = [start["command"] for start in json.loads((tmp_path / "run" / "versions.json").read_text())]
+    assert found == ["leco learner --run 'a run'", "leco train --store redis://...@host:1/0 --task Empty-5x5"]
 
 
 def test_every_start_is_noted_and_the_folder_is_enough_to_go_on(tmp_path: Path) -> None:
