@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from leco.report.runs import score_scale, solvable
-from leco.report.statistics import over_seeds
+from leco.report.statistics import GRID, over_seeds
 from leco.report.style import PANEL, REWARD_COLOURS, Panel, colour, dash, ids, legend_below
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ def _line(axes: Axes, curves: Sequence[tuple[Column, Column]], label: str, index
     mean = over_seeds(curves)
     if len(curves) > 1:
         for number, (x, y) in enumerate(curves, 1):
-            [seed] = axes.plot(x, y, color=colour(index), linewidth=0.7, alpha=0.4)
+            some = np.unique(np.linspace(0, len(x) - 1, GRID).astype(int))
+            [seed] = axes.plot(x[some], y[some], color=colour(index), linewidth=0.7, alpha=0.4)
             seed.set_gid(f"seed-{number}-{word}")
         axes.fill_between(
             mean.x,

@@ -77,9 +77,10 @@ def dash(index: int) -> str | tuple[float, tuple[float, ...]]:
 def legend_below(figure: Figure, axes: Axes) -> None:
     """A legend under the axes, where it hides no line."""
     handles, labels = axes.get_legend_handles_labels()
-    if len(labels) > 0:
-        widest = max(map(len, labels))
-        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, min(4, 66 // (widest + 6))))
+    if labels:
+        letters = 66 * figure.get_figwidth() / PANEL[0]  # that fit in a line, and a sample of each line takes six
+        columns = int(letters // (max(map(len, labels)) + 6))
+        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, min(columns, len(labels))))
 
 
 def save_png(figure: Figure, path: Path) -> None:
