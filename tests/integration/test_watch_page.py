@@ -306,6 +306,27 @@ def test_a_run_that_begins_goes_on_in_half_lines_is_resumed_and_fails(browser: B
         assert seen.clean, (seen.errors, seen.failed)
 
 
+def test_a_long_run_is_shown_in_means_and_its_last_point_grows(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(settings())
+    path = tmp_path / "metrics.csv"
+    path.write_text("frames,seconds,return\n" + "".join(f"{100 * n},{n},{n % 4}\n" for n in range(1, 3003)))
+    with WatchProcess(tmp_path) as process, visit(browser, process.url) as seen:
+        plot = seen.page.locator("#curve-return .plot")
+        until_frames(seen.page, 300_200)
+        expect(seen.page.locator("#stride")).to_contain_text("each point is the mean of 4 lines")
+        assert plot.get_attribute("aria-valuemax") == "750"  # 3002 lines, the last point of two
+        assert pointed(seen.page, "return")["return"] == 1.5  # of 1 and 2
+        with path.open("a") as file:
+            file.write("300300,3003,3\n")
+        until_frames(seen.page, 300_300)
+        assert plot.get_attribute("aria-valuemax") == "750"
+        assert pointed(seen.page, "return")["return"] == 2
+        plot.focus()
+        seen.page.keyboard.press("ArrowLeft")
+        assert pointed(seen.page, "return") == {"frames": 300_000, "return": 1.5}  # of 1, 2, 3 and 0
+        assert seen.clean, (seen.errors, seen.failed)
+
+
 def test_a_server_that_was_stopped_is_noticed_and_the_page_finds_it_again(browser: Browser, run: Path) -> None:
     with WatchProcess(run) as process:
         port = process.port
