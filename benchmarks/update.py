@@ -1,7 +1,8 @@
 """What a training step costs, by method: `python benchmarks/update.py`.
 
-One thread, interleaved, on a batch of 16 x 96 real observations of MiniGrid-KeyCorridorS4R3-v0 (benchmarks/data). Goal: a
-LECO step costs at most 3.0 no-int steps.
+One thread of torch's, interleaved, on a batch of 16 x 96 real observations of KeyCorridorS4R3 (benchmarks/data). First
+processor time; goal: a LECO step costs at most 3.0 no-int steps. Then how long a step takes, with the hash in a thread beside
+the policy, as it is, and with everything in turn.
 """
 
 from __future__ import annotations
@@ -10,17 +11,23 @@ import argparse
 import os
 import statistics
 import time
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+import leco.seeing
 from leco.memory import keep_freed_memory
 from leco.methods import find_method
 from leco.nets.intrinsic import minigrid_intrinsic
 from leco.nets.policy import MiniGridPolicy
 from leco.training import Batch, Networks, Settings, start
 from leco.update import update
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DATA = Path(__file__).parent / "data" / "keycorridor_s4r3_16x96.npz"
 ACTIONS = 7
@@ -59,8 +66,46 @@ def main() -> None:
     plain = seconds["no-int"]
     for name, each in seconds.items():
         ratio = statistics.median(a / b for a, b in zip(each, plain, strict=True))
-        spread = f"{statistics.median(each) * 1e3:.0f} ({min(each) * 1e3:.0f} to {max(each) * 1e3:.0f})"
-        print(f"| {name} | {spread} | {ratio:.2f} |")
+        print(f"| {name} | {spread(each)} | {ratio:.2f} |")
+    beside(networks, batch, repeats)
+
+
+def beside(networks: Networks, batch: Batch, repeats: int) -> None:
+    """How long a step takes with the hash beside the policy, and in turn."""
+    aside = leco.seeing._ASIDE  # noqa: SLF001  # what is compared
+    ways = {name: way for name, way in WAYS.items() if way[0] != "no-int"}
+    seconds: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in ways}
+    for turn in range(repeats + 1):
+        for name, (method, settings) in ways.items():
+            for executor, found in zip((aside, InTurn()), seconds[name], strict=True):
+                leco.seeing._ASIDE = executor  # type: ignore[assignment]  # noqa: SLF001
+                state = start(networks)
+                begin = time.perf_counter()
+                update(networks, state, batch, find_method(method), settings)
+                if turn > 0:
+                    found.append(time.perf_counter() - begin)
+    leco.seeing._ASIDE = aside  # noqa: SLF001
+    print(f"\nHow long a step takes, {repeats} turns, load average {os.getloadavg()[0]:.1f}:\n")
+    print("| method | ms, hash beside the policy | ms, in turn | times as fast |")
+    print("|---|---|---|---|")
+    for name, (together, apart) in seconds.items():
+        ratio = statistics.median(b / a for a, b in zip(together, apart, strict=True))
+        print(f"| {name} | {spread(together)} | {spread(apart)} | {ratio:.2f} |")
+
+
+class InTurn(Executor):
+    """Does at once what it is given, in the thread that gives it."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """As an executor does."""
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+def spread(seconds: list[float]) -> str:
+    """Median and range, in milliseconds."""
+    return f"{statistics.median(seconds) * 1e3:.0f} ({min(seconds) * 1e3:.0f} to {max(seconds) * 1e3:.0f})"
 
 
 def real_batch() -> Batch:
