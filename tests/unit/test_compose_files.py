@@ -156,7 +156,7 @@ def test_images_are_of_this_version_and_without_what_they_do_not_need() -> None:
     assert ENV["LECO_VERSION"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     for name, text in DOCKERFILES.items():
         assert COMPOSE["services"][name]["image"] == f"leco-{name}:${{LECO_VERSION}}"
-        assert f"['optional-dependencies']['{name}']" in text
+        assert f"*extras['{name}'], *extras['tracing']" in text
         last = text.rpartition("\nFROM minigrid\n" if name == "actor" else "\nFROM ")[0 if name == "actor" else 2]
         assert "USER 10001:10001" in last
         assert f'ENTRYPOINT ["leco", "{name}"]' in last  # no shell between the engine's signals and the service
