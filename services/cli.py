@@ -17,6 +17,7 @@ COMMANDS = {
     "learner": ("services.learner.__main__", "run the learner"),
     "hashcount": ("services.hashcount.__main__", "run the hash-count service"),
     "health": ("services.health", "ask a running service whether it is well"),
+    "cluster": ("services.cluster", "show what runs in a Kubernetes cluster, and how far it is"),
     "levels": ("services.levels", "compile levels of DeepMind Lab ahead of play"),
     "demo": ("services.demo", "train LECO on a small task for a few minutes, and look at what it learned"),
     "count-demo": (
