@@ -29,6 +29,7 @@ HOST = "127.0.0.1"
 FIRST_PORT = 8720
 PORTS = 50
 STOP_SECONDS = 5
+MOST_CONNECTIONS = 500
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -62,6 +63,7 @@ async def _serve(folder: Path, listening: socket.socket) -> None:
             make_app(live, replays),
             access_log=False,
             lifespan="off",
+            limit_concurrency=MOST_CONNECTIONS,
             log_level="warning",
             proxy_headers=False,
             server_header=False,

@@ -6,6 +6,8 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from services.watching.series import Series
 from services.watching.standing import Standing
 from services.watching.tail import Tail
@@ -54,8 +56,11 @@ class Live:
         if found.anew or found.columns != self._series.columns:
             self._series = Series(found.columns)
             self._beginnings += 1
-        self._series.add(found.values_LC)
-        self._standing.note(found.columns, found.values_LC, anew=found.anew)
+        values_LC = found.values_LC
+        if "frames" in found.columns:  # what is not known to be anywhere cannot be drawn
+            values_LC = values_LC[np.isfinite(values_LC[:, found.columns.index("frames")])]
+        self._series.add(values_LC)
+        self._standing.note(found.columns, values_LC, anew=found.anew)
         if not found.more:
             self._known = self._standing.now(self._series.last)
         return found.more

@@ -42,7 +42,8 @@ class Standing:
             self._recent.clear()
         if {"frames", "seconds"} <= set(columns):
             at = [columns.index("frames"), columns.index("seconds")]
-            self._recent.extend((frames, seconds) for frames, seconds in values_LC[-RECENT_LINES:, at].tolist())
+            recent = values_LC[-RECENT_LINES:, at].tolist()
+            self._recent.extend((frames, seconds) for frames, seconds in recent if math.isfinite(frames + seconds))
 
     def now(self, last: Mapping[str, float]) -> dict[str, Any]:
         """All of it, for the page.

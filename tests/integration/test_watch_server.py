@@ -226,5 +226,5 @@ def test_a_file_that_cannot_be_read_and_a_checkpoint_that_cannot_be_used_are_sai
         assert "000000007.safetensors" in told["player"]["why"]
         assert "\n" not in told["player"]["why"]
         (tmp_path / "metrics.csv").rmdir()
-        (tmp_path / "metrics.csv").write_text(f"{HEAD}1536,1,1,0.5\n")
+        (tmp_path / "metrics.csv").write_text(f"{HEAD}1536,1,1,0.5\nnan,2,nan,0.6\n,3,3,0.7\n")
         assert next(data for name, data, _ in events if name == "curves")["columns"]["return"] == {"mean": [0.5]}

@@ -29,6 +29,7 @@ export class Replay {
     byId("newest").addEventListener("click", () => { this.show(this.newer); this.play(); byId("play").focus(); });
     byId("another").addEventListener("click", () => fetch("/episodes", { method: "POST" }));
     byId("episode").addEventListener("keydown", (event) => this.key(event));
+    byId("picture").addEventListener("error", () => this.newer && this.show(this.newer)); // only the last few are kept
     byId("rewards").addEventListener("click", (event) => this.seek(event));
     new ResizeObserver(() => this.fit()).observe(byId("rewards"));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.episode && this.draw());

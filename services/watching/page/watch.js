@@ -51,6 +51,7 @@ function lost() {
 }
 
 function stand(now) {
+  if (standing && standing.folder !== now.folder) location.reload(); // another run is watched at the same port
   standing = now;
   const share = now.goal ? Math.min(now.frames / now.goal, 1) : 0;
   byId("run").textContent = now.run;
@@ -63,7 +64,7 @@ function stand(now) {
   const left = now.left === null ? "" : ` · about ${duration(now.left)} left`;
   byId("progress-text").textContent = now.goal ? `${whole(now.frames)} of ${whole(now.goal)} frames, ${percent(share)}${left}${trained}` : "";
   byId("settings").textContent = now.settings;
-  curves.solvable = now.solvable;
+  if (curves.solvable !== now.solvable) curves.choose({ solvable: now.solvable });
   tiles(now);
   notice(now);
   playerText();

@@ -72,6 +72,14 @@ def test_time_left_is_by_the_last_lines_and_begins_anew_with_the_file(tmp_path: 
     assert standing.now(last)["left"] is None  # one line is no speed
 
 
+def test_numbers_that_are_none_do_not_spoil_the_time_left(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(settings())
+    standing = Standing(tmp_path)
+    values, last = lines(tmp_path, (20_000, 10), (40_000, 20), (np.inf, np.inf), (60_000, np.nan))
+    standing.note(COLUMNS, values, anew=True)
+    assert standing.now(last)["left"] == pytest.approx(20.0)  # 40,000 at 2,000 a second
+
+
 def test_a_run_without_news_says_since_when(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(settings())
     standing = Standing(tmp_path)
