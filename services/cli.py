@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from importlib import import_module, metadata
 
@@ -29,6 +31,10 @@ COMMANDS = {
 
 def main() -> None:
     """Imports only what the chosen command needs, so that each service starts quickly and without the others' packages."""
+    if (
+        os.getpid() == 1
+    ):  # of a container, where Linux ignores a signal that has no handler: until the service has its own
+        signal.signal(signal.SIGTERM, _end)
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name == "--version":
         sys.stdout.write(f"leco {metadata.version('leco')}\n")
@@ -42,6 +48,10 @@ def main() -> None:
         getattr(module, name if name in ("tasks", "methods") else "main")(sys.argv[2:])
     else:
         sys.exit(f"leco: there is no command {name!r}; the commands are: {', '.join(COMMANDS)}. See leco --help.")
+
+
+def _end(number: int, _frame: object) -> None:
+    sys.exit(128 + number)
 
 
 __package_doc__ = "Distributed reinforcement learning that explores."

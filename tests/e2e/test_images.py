@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from compose_system import ROOT, System, docker, need_docker, wheels
+from service_process import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,6 +80,18 @@ def test_what_hashcount_imports_is_compiled_already(images: dict[str, str]) -> N
             in loaded
         )
         assert re.findall(r"code object from '?(/opt/leco\S+\.py)'?$", loaded, re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("service", ["actor", "learner"])
+def test_sigterm_ends_a_service_that_is_still_starting(images: dict[str, str], service: str) -> None:
+    """As process 1 it would not hear of it while it loads torch, and be killed when the engine's patience ends."""
+    container = docker("run", "--detach", *RESTRICTED, images[service]).strip()
+    try:
+        asked = ["docker", "kill", "--signal=TERM", container]
+        until(lambda: subprocess.run(asked, capture_output=True, check=False).returncode != 0, 60)  # it has ended
+        assert docker("inspect", "--format", "{{.State.ExitCode}}", container) == "143\n"
+    finally:
+        docker("rm", "--force", container)
 
 
 def test_the_large_part_of_actor_and_learner_is_one_layer(images: dict[str, str]) -> None:
