@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
+pytestmark = pytest.mark.timeout(300)  # dozens of figures: slow on a busy machine
 BOTH = ["leco", "no-int"]
 
 

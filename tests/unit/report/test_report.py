@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+pytestmark = pytest.mark.timeout(300)  # dozens of figures: slow on a busy machine
+
 
 def rows_of(folder: Path) -> list[dict[str, str]]:
     with (folder / "metrics.csv").open(newline="") as file:
