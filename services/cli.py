@@ -31,7 +31,8 @@ COMMANDS = {
 
 def main() -> None:
     """Imports only what the chosen command needs, so that each service starts quickly and without the others' packages."""
-    if os.getpid() == 1:  # of a container, where Linux ignores a signal that has no handler, until the service has its own
+    # As process 1 of a container: there Linux ignores a signal that has no handler, until the service has its own.
+    if os.getpid() == 1:
         signal.signal(signal.SIGTERM, _end)
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name == "--version":
