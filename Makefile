@@ -23,7 +23,7 @@ demo: $(READY) ## Train LECO on a small task for a few minutes, and look at what
 test: $(READY) ## Run every test
 	@$(BIN)/pytest --numprocesses 2 --dist loadfile
 
-e2e: $(READY) ## docker compose up, for real: needs a Docker engine and ten minutes
+e2e: $(READY) ## docker compose up, for real: needs a Docker engine and 10 to 25 minutes
 	@$(BIN)/pytest tests/e2e -m e2e
 
 lint: $(READY) proto-check ## ruff, mypy --strict, import rules, proto checks
