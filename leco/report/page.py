@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import asdict, dataclass, field
-from importlib import metadata, resources
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from leco.files import replace_file
 from leco.methods import METHODS, Hash
 from leco.report import curves, gallery, maps, results
 from leco.report.runs import find_known
 from leco.report.style import save, styled
+from leco.report.template import page_template
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from leco.report.results import Row
     from leco.report.runs import Run
-    from leco.report.statistics import Estimate
     from leco.report.style import Panel
 
 MAPPED = 8  # runs with maps and galleries at most: the first of each label, in the order of the table
@@ -94,21 +92,17 @@ def write_report(runs: Sequence[Run], out: Path, *, title: str, commands: Sequen
         ]
         aggregated = drawing.all([results.draw_aggregate(runs, curves.numbered(runs))])
     rows = results.table(runs)
-    page = (
-        _environment()
-        .from_string(_template())
-        .render(
-            title=title,
-            runs=runs,
-            rows=rows,
-            aggregated=aggregated,
-            sections=[section for section in sections if not section.empty],
-            made_by=_made_by(runs),
-            commands=list(dict.fromkeys([*commands, *(c for run in runs for c in _commands(run))])),
-            version=metadata.version("leco"),
-            figures=drawing.names,
-            folder=FOLDER,
-        )
+    page = page_template().render(
+        title=title,
+        runs=runs,
+        rows=rows,
+        aggregated=aggregated,
+        sections=[section for section in sections if not section.empty],
+        made_by=_made_by(runs),
+        commands=list(dict.fromkeys([*commands, *(c for run in runs for c in _commands(run))])),
+        version=metadata.version("leco"),
+        figures=drawing.names,
+        folder=FOLDER,
     )
     replace_file(out / "index.html", page.encode())
     replace_file(out / "results.json", (json.dumps([_plain(row) for row in rows], indent=1) + "\n").encode())
@@ -250,62 +244,3 @@ def _plain(row: Row) -> dict[str, Any]:
         return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
 
     return {key: plain(value) for key, value in asdict(row).items()}
-
-
-def _environment() -> Environment:
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    environment.filters |= {"percent": _percent, "number": _number, "count": _count, "gigabytes": _gigabytes}
-    environment.filters |= {"duration": _duration, "rate": _rate, "code": _code}
-    return environment
-
-
-def _template() -> str:
-    return resources.files("leco.report").joinpath("page.html").read_text()
-
-
-def _code(text: str) -> Markup:
-    """Words between backticks as code."""
-    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704  # escaped
-
-
-def _percent(row: Row, name: str) -> str:
-    return _told(row, name, 100, 1, " %")
-
-
-def _number(row: Row, name: str) -> str:
-    return _told(row, name, 1, 3, "")
-
-
-def _told(row: Row, name: str, scale: float, digits: int, unit: str) -> str:
-    """The mean, and its interval; of two seeds, both."""
-    estimate: Estimate = getattr(row, name)
-    if not math.isfinite(estimate.value):
-        return "-"
-
-    def digit(value: float) -> str:
-        return f"{scale * value:.{digits}f}"
-
-    text = f"{digit(estimate.value)}{unit}"
-    if math.isfinite(estimate.low):
-        return f"{text} ({digit(estimate.low)} to {digit(estimate.high)})"
-    return f"{text} ({' and '.join(map(digit, row.each[name]))})" if len(row.each[name]) == 2 else text
-
-
-def _count(ends: tuple[float, float]) -> str:
-    if not math.isfinite(ends[0]):
-        return "-"
-    return " to ".join(f"{each:,.0f}" for each in sorted(set(ends)))
-
-
-def _gigabytes(size: float) -> str:
-    return f"{size / 2**30:.0f} GB"
-
-
-def _duration(seconds: float) -> str:
-    if not math.isfinite(seconds):
-        return "-"
-    return f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02d}:{int(seconds) % 60:02d}"
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if math.isfinite(value) else "-"
