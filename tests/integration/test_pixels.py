@@ -104,7 +104,9 @@ def test_what_was_learned_plays(runs: Path, processes: Processes) -> None:
     assert (found.returncode, found.stderr) == (0, "")
     head, *lines = found.stdout.splitlines()
     assert head == f"{TASK}, leco, after {UPDATES} updates: 2 fresh episodes"
-    assert [" ".join(line.split()[:2]) for line in lines] == ["success rate", "mean return", "mean length"]
+    assert [" ".join(line.split()[:2]) for line in lines[:3]] == ["success rate", "mean return", "mean length"]
+    [recording] = (runs / "leco" / "recordings").iterdir()
+    assert lines[3:] == [f"recorded: {recording}"]
 
 
 def test_an_engine_that_dies_is_counted_and_a_package_that_is_missing_is_one_line(

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from leco.rpc.tls import ServerTls
 from services import flags
+from services.cli import COMMANDS
 from services.hashcount.__main__ import open_store
 from services.hashcount.address import parse_address
 from services.hashcount.config import Settings, read_settings
@@ -310,9 +311,9 @@ def test_leco_version() -> None:
 def test_leco_says_which_commands_there_are() -> None:
     child = leco("nonsense")
     assert (child.returncode, child.stdout) == (1, "")
-    assert child.stderr.startswith(
-        "leco: there is no command 'nonsense'; the commands are: train, eval, sweep, tasks, "
-    )
+    listed = ", ".join(COMMANDS)
+    assert child.stderr == f"leco: there is no command 'nonsense'; the commands are: {listed}. See leco --help.\n"
+    assert {"train", "eval", "watch", "sweep", "report"} < COMMANDS.keys()
 
 
 def test_leco_hashcount_help() -> None:
