@@ -91,7 +91,7 @@ def test_sigterm_ends_a_service_that_is_still_starting(images: dict[str, str], s
         until(lambda: subprocess.run(asked, capture_output=True, check=False).returncode != 0, 60)  # it has ended
         assert docker("inspect", "--format", "{{.State.ExitCode}}", container) == "143\n"
     finally:
-        docker("rm", "--force", container)
+        docker("rm", "--force", "--volumes", container)
 
 
 def test_the_large_part_of_actor_and_learner_is_one_layer(images: dict[str, str]) -> None:
