@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -95,12 +96,17 @@ class HashCountClient:
         self._width = code_width
         self._attempt_seconds = attempt_seconds
         self._patience_seconds = patience_seconds
+        self._given_up = threading.Event()
+
+    def give_up(self) -> None:
+        """Ends all patience, also that of a `count` in another thread: it makes no further attempt."""
+        self._given_up.set()
 
     def count(self, batches: Sequence[CodeBatch], *, run_wide: bool = False) -> list[CountResult]:
         """Counts each batch; the results are in the order of `batches`. With `run_wide` each is counted in the whole run too.
 
         A batch that could not be counted has a result without counts. That includes, once patience has ended, batches that
-        the service could not be asked about.
+        the service could not be asked about. The first attempt is always made.
 
         Raises:
             grpc.RpcError: the service refused the call for a reason that no repeat can change, such as INVALID_ARGUMENT or a
@@ -119,9 +125,9 @@ class HashCountClient:
             ):
                 results[position] = result
             waiting = [i for i in waiting if (answer := results[i]) is not None and answer.status in TRANSIENT]
-            if not waiting or time.monotonic() + pause >= deadline:
+            spread = random.uniform(0.5, 1.0)  # noqa: S311  # of clients, to protect nothing
+            if not waiting or time.monotonic() + pause >= deadline or self._given_up.wait(pause * spread):
                 return [result for result in results if result is not None]
-            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # spreads clients, protects nothing
             pause = min(2 * pause, 2.0)
 
     def _attempt(self, batches: Sequence[CodeBatch], seconds: float, *, run_wide: bool) -> list[CountResult]:

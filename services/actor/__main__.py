@@ -22,7 +22,7 @@ from services.actor.config import ActorSettings, read_settings
 from services.actor.metrics import ActorMetrics
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import grpc
 
@@ -95,20 +95,24 @@ def play_run(
         max_unacknowledged=MAX_UNACKNOWLEDGED,
         compression=settings.compression,
     ) as client:
-        watch = threading.Thread(target=_close_late, args=(client, stopped, settings.drain_seconds), daemon=True)
+        late = [client.close]  # ends whatever waits
+        watch = threading.Thread(target=_end_late, args=(late, stopped, settings.drain_seconds), daemon=True)
         watch.start()
         specification, version = client.join(give_up_after=JOIN_PATIENCE_SECONDS)
         log.info("joined", run=specification.run, task=specification.task, method=specification.method, version=version)
-        Actor(client, specification, hashcount, index=settings.index, metrics=metrics).run(stopped)
+        actor = Actor(client, specification, hashcount, index=settings.index, metrics=metrics)
+        late.append(actor.give_up)
+        actor.run(stopped)
         if left := client.drain(settings.drain_seconds):
             log.warning("ended before the learner had taken everything", trajectories=left)
 
 
-def _close_late(client: learning.LearnerClient, stopped: threading.Event, drain_seconds: float) -> None:
-    """Closes the client when the time for draining is over, so that nothing waits for a learner that is away."""
+def _end_late(late: Sequence[Callable[[], None]], stopped: threading.Event, drain_seconds: float) -> None:
+    """Calls these when the time for draining is over, so that nothing waits for a learner or a hashcount that is away."""
     stopped.wait()
     threading.Event().wait(drain_seconds)
-    client.close()
+    for each in late:
+        each()
 
 
 if __name__ == "__main__":

@@ -78,17 +78,23 @@ class Actor:
         self._hash_version = 0
         coder = make_coder(method, shape, self._networks.intrinsic, self._experiment.hash)
         self._counter: VisitCounter | None = None
+        self._counting: HashCountClient | None = None
         if coder is not None:
             if hashcount is None:
                 raise ValueError(
                     f"method {method.name!r} counts: give the address of the hash-count service (--hashcount)"
                 )
-            counting = HashCountClient(
+            self._counting = HashCountClient(
                 hashcount, run=specification.run, code_width=coder.width, patience_seconds=COUNT_PATIENCE_SECONDS
             )
             run_wide = self._experiment.training.inter_episode > 0
-            self._counter = VisitCounter(counting, coder.codes, specification.environments, run_wide=run_wide)
+            self._counter = VisitCounter(self._counting, coder.codes, specification.environments, run_wide=run_wide)
         self._metrics.environments.set(specification.environments)
+
+    def give_up(self) -> None:
+        """Waits no more for the hash-count service."""
+        if self._counting is not None:
+            self._counting.give_up()
 
     def run(self, stopped: threading.Event) -> None:
         """Plays until `stopped`; then sends what was played. Raises what `LearnerClient.push` raises."""

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from leco.methods import find_method
 from leco.networks import build
 from leco.saving import load
 from leco.training import start
+from services.actor.acting import COUNT_PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -213,6 +215,21 @@ def test_after_counts_were_lost_what_is_affected_is_left_out_and_training_goes_o
         assert dropped <= 2 * (125 // SMALL["actors.unroll"] + 2), (
             "two environments, until their episodes of 125 actions end"
         )
+
+
+def test_an_actor_without_learner_and_counts_stops_when_the_time_for_draining_is_over(tmp_path: Path) -> None:
+    with ServiceProcess() as hashcount, ExitStack() as stack:
+        service = stack.enter_context(learner(tmp_path / "run", method="dsc", frames=FOR_EVER))
+        one = stack.enter_context(actor(service.address, hashcount.address, "--drain-seconds=1"))
+        until_updates(service, 3)
+        hashcount.kill()
+        service.kill()
+        one.terminate()
+        one.until_logged("draining")
+        begin = time.monotonic()
+        assert one.wait(PATIENCE) == 0
+        assert time.monotonic() - begin < COUNT_PATIENCE_SECONDS / 2
+        assert one.logged()[-1]["event"] == "stopped"
 
 
 def test_an_actor_that_is_asked_to_stop_first_sends_what_it_has_played(tmp_path: Path) -> None:
