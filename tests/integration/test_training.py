@@ -223,6 +223,7 @@ def test_an_actor_without_learner_and_counts_stops_when_the_time_for_draining_is
         one = stack.enter_context(actor(service.address, hashcount.address, "--drain-seconds=1"))
         until_updates(service, 3)
         hashcount.kill()
+        time.sleep(1)  # within it an unroll ends, which from then on waits for its counts
         service.kill()
         one.terminate()
         one.until_logged("draining")
