@@ -27,7 +27,7 @@ needs_redis = pytest.mark.skipif(
     reason="needs Redis 7 with its command line: apt-get install redis",
 )
 PASSWORD = 'with " and \\ and a space'
-STOP_SECONDS = 30.0
+STOP_SECONDS = 60.0
 
 
 def free_port() -> int:
