@@ -111,8 +111,9 @@ def update(
     )
     loss = None
     if seen is not None:
-        alone = _gradients(gradient_loss, policy, keep=False) if virtual else None
-        inner = step if alone is None else _policy_step(policy, alone, state.policy_adam, settings)
+        inner = step
+        if virtual:
+            inner = _policy_step(policy, _gradients(gradient_loss, policy, keep=False), state.policy_adam, settings)
         own = trace(settings.reward_scale * r_e_TB, seen.value_TB)  # V^e: the task's own rewards
         own_loss = value_loss(value_TB=seen.value_TB[:-1], target_TB=own.target_TB)
         forward = partial(_judged, networks.policy, batch, unique)
