@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TextIO
 
+from leco.clock import clock
 from leco.report.metrics import read_metrics
 
 if TYPE_CHECKING:
@@ -69,11 +70,5 @@ class Progress:
 
         return (
             f"{frames:>12,} {100 * frames / self._experiment.frames:>4.0f}% {speed:>9,.0f} {number('return', '.3f'):>7} "
-            f"{success:>8} {number('r_ep', '.3f'):>6} {number('r_ta', '.3f'):>6} {number('lag', '.1f'):>4} {_duration(left):>8}"
+            f"{success:>8} {number('r_ep', '.3f'):>6} {number('r_ta', '.3f'):>6} {number('lag', '.1f'):>4} {clock(left):>8}"
         )
-
-
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}"

@@ -6,6 +6,7 @@ import shutil
 import time
 from typing import TYPE_CHECKING, TextIO
 
+from leco.clock import clock
 from services.sweep_folder import evaluation
 from services.sweep_jobs import seconds_left
 
@@ -120,8 +121,8 @@ def _percent(share: float | None) -> str:
 
 def duration(seconds: float) -> str:
     """Hours, minutes and seconds, or days."""
-    hours, minutes = divmod(int(seconds) // 60, 60)
-    return f"{hours}:{minutes:02d}:{int(seconds) % 60:02d}" if hours < 100 else f"{hours // 24} days"
+    hours = int(seconds) // 3600
+    return clock(seconds) if hours < 100 else f"{hours // 24} days"
 
 
 def sentence(job: Job) -> str:

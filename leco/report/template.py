@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
+from leco.clock import clock
+
 if TYPE_CHECKING:
     from leco.report.results import Row
     from leco.report.statistics import Estimate
@@ -62,9 +64,7 @@ def _gigabytes(size: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    if not math.isfinite(seconds):
-        return "-"
-    return f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02d}:{int(seconds) % 60:02d}"
+    return clock(seconds) if math.isfinite(seconds) else "-"
 
 
 def _rate(value: float) -> str:
