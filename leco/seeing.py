@@ -2,7 +2,7 @@
 
 The encoder and the hash need nothing of the policy: `Looking` computes them in a thread of their own, beside the policy. The
 graph is cut at z_e, so that the hash's gradients can be found before those of modulator and V^e are known; the encoder then
-goes backward once, for all of them.
+goes backward once, for all of them, with the processor of that thread as one more.
 
 T     actions in an unroll          B  unrolls in a batch       A  number of actions
 U     distinct observations         N  (T + 1) B, all of them   S  those the decoder learns from
@@ -11,6 +11,8 @@ F     z_e of one observation in a row
 
 from __future__ import annotations
 
+import contextlib
+import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +26,8 @@ from leco.algo.sampling import systematic_sample
 from leco.methods import Method, Modulation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from leco.nets.bottleneck import Squeezed
     from leco.nets.intrinsic import Intrinsic
     from leco.training import Batch, Named
@@ -84,6 +88,10 @@ class Looking:
         self._looked: Future[Looked] = _ASIDE.submit(self._look)
         self._hashed: Future[Hashed] = _ASIDE.submit(self._hash, chance)
 
+    def then(self, act: Callable[[], object]) -> None:
+        """Has this called when the other thread is done, in that thread or, if it is done already, here."""
+        self._hashed.add_done_callback(lambda _: act())
+
     def see(self, batch: Batch, method: Method, r_ep_TB: Tensor) -> Seen | None:
         """What the heads say of the batch; None without a modulator, which alone needs them."""
         if method.modulation is Modulation.NONE:
@@ -96,11 +104,12 @@ class Looking:
         """The hash's loss, and each parameter's gradient of it and of `loss`, which follows from `see`; zeros if it has none."""
         looked, hashed = self._looked.result(), self._hashed.result()
         grad_UDHW, gradients = hashed.grad_UDHW, dict(hashed.gradients)
-        if loss is not None:
-            from_heads_UDHW, more = _gradients(loss, looked.leaf_UDHW, self._heads)
-            grad_UDHW, gradients = grad_UDHW + from_heads_UDHW, gradients | more
-        encoder = {name: tensor for name, tensor in _learned(self._others).items() if name not in gradients}
-        found = torch.autograd.grad(looked.z_UDHW, list(encoder.values()), grad_UDHW)
+        with _one_thread_more():
+            if loss is not None:
+                from_heads_UDHW, more = _gradients(loss, looked.leaf_UDHW, self._heads)
+                grad_UDHW, gradients = grad_UDHW + from_heads_UDHW, gradients | more
+            encoder = {name: tensor for name, tensor in _learned(self._others).items() if name not in gradients}
+            found = torch.autograd.grad(looked.z_UDHW, list(encoder.values()), grad_UDHW)
         without = {name: torch.zeros_like(tensor) for name, tensor in self._heads.items() if name not in gradients}
         return hashed.loss, gradients | without | dict(zip(encoder, found, strict=True))
 
@@ -112,6 +121,17 @@ class Looking:
         leaf_UDHW = self._looked.result().leaf_UDHW
         loss = _call(_Hash(self._net), self._others, leaf_UDHW, self._unique, chance)
         return Hashed(loss.detach(), *_gradients(loss, leaf_UDHW, self._others))
+
+
+@contextlib.contextmanager
+def _one_thread_more() -> Iterator[None]:
+    """Lets torch compute with one thread more than it was told, if there are processors for it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(min(threads + 1, os.cpu_count() or 1), threads))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _learned(tensors: Named) -> Named:

@@ -27,7 +27,7 @@ from leco.novelty import judge
 from leco.seeing import Chance, Looking
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from leco.algo.adam import AdamState, Clipped
     from leco.algo.dedup import Distinct
@@ -41,7 +41,14 @@ if TYPE_CHECKING:
 
 
 def update(
-    networks: Networks, state: State, batch: Batch, method: Method, settings: Settings, *, progress: float = 0.0
+    networks: Networks,
+    state: State,
+    batch: Batch,
+    method: Method,
+    settings: Settings,
+    *,
+    progress: float = 0.0,
+    when_hashed: Callable[[], object] = lambda: None,
 ) -> tuple[State, dict[str, float]]:
     """One step on one batch.
 
@@ -51,6 +58,8 @@ def update(
         batch: What was played.
         method, settings: How it is learned from.
         progress: The share of the run that is done, for what falls in its course.
+        when_hashed: Called once, when the thread of the hash is done, perhaps in that thread: for what had better not compete
+            with it for a processor. At once if the method has no hash.
 
     Returns:
         The state after it, and what to plot.
@@ -58,9 +67,8 @@ def update(
     policy, intrinsic, running = _leaves(state.policy), _leaves(state.intrinsic), _copies(state.running)
     novelty, novelty_running = _leaves(state.novelty), _copies(state.novelty_running)
     unique = distinct(batch.observation_TBO.flatten(0, 1))
-    looking = None
-    if networks.intrinsic is not None:  # goes on beside the policy
-        looking = Looking(networks.intrinsic, {**intrinsic, **running}, unique, Chance(settings.decoded, state.updates))
+    chance = Chance(settings.decoded, state.updates)
+    looking = _look(networks, {**intrinsic, **running}, unique, chance, when_hashed)  # goes on beside the policy
     acted = follow(networks.policy, policy, batch, unique)
     logits_TBA, value_TB = acted.logits_TBA[:-1], acted.value_TB
     log_pi_TB = log_prob(logits_TBA, batch.action_TB)
@@ -133,6 +141,18 @@ def update(
         moved = _descend(found, novelty, state.novelty_adam, settings.novelty_learning_rate, settings)
         after = after._replace(novelty=moved[0], novelty_adam=moved[1])
     return after, {name: value.item() for name, value in stats.items()}
+
+
+def _look(
+    networks: Networks, tensors: Named, unique: Distinct, chance: Chance, when_hashed: Callable[[], object]
+) -> Looking | None:
+    """Begins to look at the batch; None without a hash."""
+    if networks.intrinsic is None:
+        when_hashed()
+        return None
+    looking = Looking(networks.intrinsic, tensors, unique, chance)
+    looking.then(when_hashed)
+    return looking
 
 
 def _shaped(reward_TB: Tensor, settings: Settings) -> Tensor:

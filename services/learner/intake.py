@@ -120,6 +120,7 @@ class Intake:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._streams: dict[bytes, Stream] = {}
         self._outstanding = 0  # credits of all streams
+        self._held = 0  # places of what was taken with `hold`
         self._turns = itertools.count()
         self._remembered: OrderedDict[bytes, int] = OrderedDict()  # `last` of closed streams, the longest gone first
         metrics.queue_capacity.set(capacity)
@@ -199,7 +200,7 @@ class Intake:
         """Gives free places to the streams."""
         with self._changed:
             queued, draining = len(self._queue), self._draining
-        free = self._capacity - queued - self._outstanding
+        free = self._capacity - queued - self._outstanding - self._held
         if free > 0 and not draining:
             waiting = [(one.credits, one.turn, one) for one in self._streams.values() if one.credits < self._window]
             heapq.heapify(waiting)
@@ -211,8 +212,11 @@ class Intake:
                     heapq.heappush(waiting, (stream.credits, stream.turn, stream))
         self._metrics.places(queued=queued, outstanding=self._outstanding, streams=len(self._streams))
 
-    def take(self, count: int, timeout: float | None = None) -> list[Trajectory] | None:
-        """The next `count` trajectories in order of arrival; None if they do not come in time or never will (drained, closed)."""
+    def take(self, count: int, timeout: float | None = None, *, hold: bool = False) -> list[Trajectory] | None:
+        """The next `count` trajectories in order of arrival; None if they do not come in time or never will (drained, closed).
+
+        Their places are free for others at once or, with `hold`, from the next call of `free` on.
+        """
         if not 1 <= count <= self._capacity:
             raise ValueError(f"count is {count}, expected 1 to {self._capacity}, the capacity")
         with self._changed:
@@ -221,9 +225,15 @@ class Intake:
                 return None
             taken = [self._queue.popleft() for _ in range(count)]
             lags = [self._newest - trajectory.parameters_version for trajectory in taken]
+            self._held = count if hold else 0
         self._metrics.taken(lags)
         self._soon(self._grant)
         return taken
+
+    def free(self) -> None:
+        """Frees the places of what was taken with `hold`."""
+        self._held = 0
+        self._soon(self._grant)
 
     @property
     def waiting(self) -> int:

@@ -114,7 +114,7 @@ class Trainer:
         """One update; False if there are no more trajectories."""
         learner = self._experiment.learner
         clock = [time.monotonic()]
-        trajectories = self._intake.take(learner.batch)
+        trajectories = self._intake.take(learner.batch, hold=True)
         clock.append(time.monotonic())
         if trajectories is None:
             return False
@@ -122,9 +122,15 @@ class Trainer:
         self._lag = newest - sum(each.parameters_version for each in trajectories) / len(trajectories)
         with _traced(trajectories):
             batch = make_batch(trajectories, self._device, max_steps=self._max_steps)
-            progress = min(self.frames / self._experiment.frames, 1.0)
+            # An actor on the same machine would otherwise begin its next unrolls just when an update needs two processors.
             self.state, stats = update(
-                self._networks, self.state, batch, self._method, self._experiment.training, progress=progress
+                self._networks,
+                self.state,
+                batch,
+                self._method,
+                self._experiment.training,
+                progress=min(self.frames / self._experiment.frames, 1.0),
+                when_hashed=self._intake.free,
             )
         clock.append(time.monotonic())
         if self.state.updates % learner.publish_every == 0:

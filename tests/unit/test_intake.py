@@ -137,6 +137,26 @@ async def test_a_take_in_another_thread_grants_at_once() -> None:
 
 
 @on_a_loop
+async def test_held_places_are_granted_when_they_are_freed_and_not_before() -> None:
+    case = Case(capacity=3, window=3)
+    stream = case.intake.open(name(1))
+    for number in (1, 2):
+        case.intake.offer(stream, made(number))
+    assert [each.number for each in case.intake.take(2, 0, hold=True) or ()] == [1, 2]
+    case.intake.offer(stream, made(3))
+    case.intake.published(2)
+    await settled()
+    assert await stream.news() == (3, 3)
+    assert (stream.credits, case.value("outstanding_credits")) == (0, 0)
+    case.intake.free()
+    await settled()
+    assert await stream.news() == (3, 2)
+    case.intake.free()
+    await settled()
+    assert stream.credits == 2, "they are freed once"
+
+
+@on_a_loop
 async def test_a_place_goes_to_the_stream_with_the_fewest_credits() -> None:
     case = Case(capacity=8, window=8)
     rich = case.intake.open(name(1))
@@ -457,7 +477,9 @@ def test_whatever_happens_no_place_is_given_twice_and_none_is_lost(seed: int) ->
             elif act < 0.1:
                 intake.leave(streams.pop(actor))
             elif act < 0.2:
-                intake.take(chance.randint(1, 5), 0)
+                intake.take(chance.randint(1, 5), 0, hold=chance.random() < 0.5)
+            elif act < 0.22:
+                intake.free()
             elif act < 0.25:
                 version += 1
                 intake.published(version)
@@ -471,7 +493,8 @@ def test_whatever_happens_no_place_is_given_twice_and_none_is_lost(seed: int) ->
             queued = len(intake._queue)
             assert all(0 <= each <= window for each in held)
             assert queued + sum(held) == intake._outstanding + queued <= capacity
-            assert queued + sum(held) == capacity or all(each == window for each in held), "a free place, and a taker"
+            left = capacity - queued - sum(held) - intake._held
+            assert left <= 0 or all(each == window for each in held), "a free place, and a taker"
             assert (case.value("queue_trajectories"), case.value("outstanding_credits")) == (queued, sum(held))
         for numbers in arrived.values():
             assert numbers == list(range(1, len(numbers) + 1))

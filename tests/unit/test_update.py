@@ -110,6 +110,15 @@ def test_the_stats_are_those_of_the_batch() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["no-int", "leco"])
+def test_it_says_once_when_the_hash_is_done_and_leaves_the_threads_as_they_were(name: str) -> None:
+    said: list[None] = []
+    threads = torch.get_num_threads()
+    nets = networks(name)
+    update(nets, start(nets), make_batch(), find_method(name), Settings(), when_hashed=lambda: said.append(None))
+    assert (len(said), torch.get_num_threads()) == (1, threads)
+
+
 def test_the_hash_learns_to_reconstruct_a_batch() -> None:
     nets, batch, settings = networks(), make_batch(), Settings(intrinsic_learning_rate=1e-3)
     state, losses = start(nets), []

@@ -31,12 +31,17 @@ class Trajectories:
     """Stands for the intake: so many batches, and then no more."""
 
     def __init__(self, batches: int) -> None:
-        self.left, self.waiting, self.number = batches, 0, 0
+        self.left, self.waiting, self.number, self.held = batches, 0, 0, False
 
-    def take(self, count: int) -> list[Trajectory] | None:
+    def take(self, count: int, *, hold: bool = False) -> list[Trajectory] | None:
+        assert not hold or not self.held, "what was taken before was never freed"
+        self.held = hold
         self.left -= 1
         self.number += count
         return None if self.left < 0 else [trajectory(self.number - i, version=1) for i in range(count)]
+
+    def free(self) -> None:
+        self.held = False
 
 
 class Case:

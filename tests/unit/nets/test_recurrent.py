@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.func import functional_call
 
 from leco.nets import recurrent
 from leco.nets.recurrent import LstmCore, unroll
@@ -282,3 +284,32 @@ def test_the_core_refuses_wrong_shapes() -> None:
         core(torch.zeros(T, B, 4), starts(), core.initial_state(B))
     with pytest.raises(ValueError, match=r"state has shape \[2, 2, 1, 4\]; expected \[2, 2, 3, 4\]"):
         core(torch.zeros(T, B, X), starts(), core.initial_state(1))
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize("moved", [("x", "weight_ih.0", "weight_hh.1"), ("bias.0", "weight_ih.1"), ("weight_hh.0",)])
+def test_the_tangents_of_layers_with_known_gates_are_those_of_the_whole(
+    moved: tuple[str, ...], *, indexed: bool
+) -> None:
+    core = LstmCore(3, 4, layers=2).double()
+    index_TB = torch.randint(5, (T, B)) if indexed else None
+    numbers = {"x": torch.randn(*((5,) if indexed else (T, B)), 3, dtype=torch.float64), **core.state_dict()}
+    state = torch.randn(2, 2, B, 4, dtype=torch.float64)
+    known = core(numbers["x"], starts(), state, index_TB=index_TB).gates
+
+    def tangent(known: tuple[Tensor, ...] | None) -> Tensor:
+        with torch.no_grad(), forward_ad.dual_level():
+            along = torch.Generator().manual_seed(3)
+            duals = {
+                name: forward_ad.make_dual(p, torch.randn(p.shape, generator=along, dtype=p.dtype))
+                if name in moved
+                else p
+                for name, p in numbers.items()
+            }
+            x = duals.pop("x")
+            out = functional_call(core, duals, (x, starts(), state), {"index_TB": index_TB, "known": known})
+            found: Tensor | None = forward_ad.unpack_dual(out.h_TBH).tangent
+            assert found is not None
+            return found
+
+    torch.testing.assert_close(tangent(known), tangent(None), rtol=1e-12, atol=1e-12)
