@@ -119,19 +119,19 @@ def update(
     )
     loss = None
     if seen is not None:
-        inner = step
-        if virtual:
-            inner = _policy_step(policy, _gradients(gradient_loss, policy, keep=False), state.policy_adam, settings)
         own = trace(settings.reward_scale * r_e_TB, seen.value_TB)  # V^e: the task's own rewards
-        own_loss = value_loss(value_TB=seen.value_TB[:-1], target_TB=own.target_TB)
-        forward = partial(_judged, networks.policy, batch, unique)
-        passes = (forward, partial(forward, known=acted.gates))
-        answer = _answer(passes, policy, inner, batch, settings, log_pi_TB, learned.rho_TB, own.advantage_TB)
-        outer = (answer.advantage_TB * learned.advantage_TB).sum()
-        if not virtual:
-            outer = outer + (answer.target_TB * learned.target_TB).sum()
-        loss = own_loss + outer
-        stats["value_e_loss"] = own_loss
+        loss = stats["value_e_loss"] = value_loss(value_TB=seen.value_TB[:-1], target_TB=own.target_TB)
+        # Until the task first rewards, V^e is zero and so is A_e: no step of the policy is then better than another.
+        if own.advantage_TB.any():
+            inner = step
+            if virtual:
+                inner = _policy_step(policy, _gradients(gradient_loss, policy, keep=False), state.policy_adam, settings)
+            forward = partial(_judged, networks.policy, batch, unique)
+            passes = (forward, partial(forward, known=acted.gates))
+            answer = _answer(passes, policy, inner, batch, settings, log_pi_TB, learned.rho_TB, own.advantage_TB)
+            loss = loss + (answer.advantage_TB * learned.advantage_TB).sum()
+            if not virtual:
+                loss = loss + (answer.target_TB * learned.target_TB).sum()
     if looking is not None:
         stats["hash_loss"], found = looking.learn(loss)
         moved = _descend(found, intrinsic, state.intrinsic_adam, settings.intrinsic_learning_rate, settings)

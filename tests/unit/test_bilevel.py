@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from training_case import A, B, T, make_batch, networks
 
+import leco.update
 from leco.algo.adam import AdamState
 from leco.algo.dedup import distinct
 from leco.algo.losses import entropy, log_prob, reconstruction_loss
@@ -24,7 +25,7 @@ from leco.algo.vtrace import vtrace
 from leco.methods import find_method
 from leco.nets import recurrent
 from leco.nets.bottleneck import Bits
-from leco.training import Batch, Networks, Settings, start
+from leco.training import Batch, Networks, Settings, State, start
 from leco.update import update
 
 if TYPE_CHECKING:
@@ -127,6 +128,17 @@ def look(net: Intrinsic, batch: Batch, told: Tensor | None) -> tuple[Tensor, Ten
     return hash_loss, net.value(z).view(T + 1, B), torch.stack(r_ta)
 
 
+def remembered(state: State) -> AdamState:
+    """As if the policy had taken steps before."""
+    generator = torch.Generator().manual_seed(4)
+    random = {name: torch.randn(p.shape, dtype=p.dtype, generator=generator) for name, p in state.policy.items()}
+    return AdamState(
+        {name: 0.01 * r for name, r in random.items()},
+        {name: 1e-4 * (0.1 + r * r) for name, r in random.items()},
+        steps=3,
+    )
+
+
 @pytest.mark.parametrize("inner_loss", ["policy-gradient", "whole"])
 @pytest.mark.parametrize(
     ("name", "max_norm", "small"),
@@ -147,14 +159,8 @@ def test_update_equals_double_backpropagation(
 ) -> None:
     nets, batch = networks(name), make_batch(3)
     assert batch.start_TB[1:-1].any(), "an episode begins inside the unroll"
-    generator = torch.Generator().manual_seed(4)
     state = start(nets)
-    random = {name: torch.randn(p.shape, dtype=p.dtype, generator=generator) for name, p in state.policy.items()}
-    adam = AdamState(
-        {name: 0.01 * r for name, r in random.items()},
-        {name: 1e-4 * (0.1 + r * r) for name, r in random.items()},
-        steps=3,
-    )
+    adam = remembered(state)
     settings = dataclasses.replace(SETTINGS, inner_loss=inner_loss, max_gradient_norm=max_norm)
     if small:  # what small budgets need: decay, scale, and episodes that go on after a cut
         settings = dataclasses.replace(settings, trace_decay=0.8, reward_scale=3.0, go_on_after_cuts=True)
@@ -169,3 +175,29 @@ def test_update_equals_double_backpropagation(
         found = after.intrinsic_adam.mean[key] / (1 - 0.9)  # Adam's first mean is the gradient
         assert (found - gradient).norm() <= 1e-9 * (gradient.norm() + 1e-6), key
     assert expected["modulator_out.weight"].norm() > 1e-6
+
+
+@pytest.mark.parametrize("inner_loss", ["policy-gradient", "whole"])
+def test_until_the_task_rewards_the_policy_is_not_asked_and_the_gradients_are_the_same(
+    monkeypatch: pytest.MonkeyPatch, inner_loss: Literal["policy-gradient", "whole"]
+) -> None:
+    nets, batch = networks("leco"), make_batch(3)
+    batch = batch._replace(reward_TB=torch.zeros_like(batch.reward_TB))
+    assert nets.intrinsic is not None
+    for parameter in nets.intrinsic.value_head[-1].parameters():  # as it begins
+        nn.init.zeros_(parameter)
+    state = start(nets)
+    adam = remembered(state)
+    judged: list[object] = []
+    monkeypatch.setattr(leco.update, "_answer", lambda *given: judged.append(given))
+    settings = dataclasses.replace(SETTINGS, inner_loss=inner_loss, max_gradient_norm=None)
+    after, stats = update(nets, state._replace(policy_adam=adam), batch, find_method("leco"), settings)
+    assert (judged, stats["value_e_loss"]) == ([], 0.0)
+
+    monkeypatch.setattr(recurrent, "unroll", plain_unroll)
+    expected = reference(nets, batch, adam, "leco", whole=inner_loss == "whole", max_norm=None, small=False)
+    for key, gradient in expected.items():
+        found = after.intrinsic_adam.mean[key] / (1 - 0.9)
+        assert (found - gradient).norm() <= 1e-9 * gradient.norm(), key
+    assert expected["modulator_out.weight"].norm() == 0
+    assert expected["encoder.0.convolution.weight"].norm() > 0
