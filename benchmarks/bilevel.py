@@ -128,7 +128,7 @@ def make_problem(inner_loss: InnerLoss, dtype: torch.dtype = torch.float32) -> P
         {name: (1e-6 * (0.1 + r * r)).to(dtype) for name, r in random.items()},
         steps=100,
     )
-    batch = real_batch()
+    batch = real_batch(rewarded=True)
     batch = batch._replace(
         reward_TB=torch.rand(batch.reward_TB.shape).to(dtype),
         behaviour_logits_TBA=batch.behaviour_logits_TBA.to(dtype),

@@ -1,9 +1,11 @@
 """How fast leco trains as a whole, beside Sample Factory's APPO: `python benchmarks/end_to_end.py --help`.
 
-Every contestant trains on KeyCorridorS4R3 as its user would start it, one after the other, turn after turn. Counted are actions
-trained on, in the time after a warm-up that begins with the first update. Sample Factory runs from an environment of its own,
+Every contestant trains as its user would start it, one after the other, turn after turn. Counted are actions trained on, in the
+time after a warm-up that begins with the first update. Sample Factory runs from an environment of its own,
 .venv-sample-factory, which is set up the first time. It plays MiniGrid itself, with leco's policy network, unroll and batch; it
 has no intrinsic reward, so the run to compare it with is no-int. leco runs as `leco train` does, with the compiled environments.
+On KeyCorridorS4R3 nobody is rewarded in this time, and LECO leaves out the part of an update that is zero until then. On
+KeyCorridorS3R1 random play is rewarded now and then, so that it does everything.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from leco.report.metrics import read_metrics
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-TASK = "KeyCorridorS4R3"
+TASK, REWARDED = "KeyCorridorS4R3", "KeyCorridorS3R1"
 HERE = Path(__file__).parent
 VENV = HERE.parent / ".venv-sample-factory"
 PACKAGES = (  # the same torch and MiniGrid as leco's
@@ -49,9 +51,10 @@ LECO = {
     "leco": ("leco", "paper"),
     "leco, laptop": ("leco", "laptop"),
 }  # method and preset
-THEIRS = "Sample Factory"
+THEIRS, FEWER = "Sample Factory", "Sample Factory, half as many environments"
+CONTESTS = {TASK: (*LECO, THEIRS, FEWER), REWARDED: ("no-int", "leco, laptop", THEIRS)}
 UNROLL, BATCH = 96, 16  # as sample_factory_minigrid.py has them
-# Sample Factory's (workers, environments of each, splits). The first one runs; --layouts measures all of them. Each measured once
+# Sample Factory's (workers, environments of each, splits). The first two run; --layouts measures all of them. Each measured once
 # for 20 s on a quiet machine, in this order: 3,110, 2,655, 1,963, 971, 1,589, 2,350, 2,450 and 1,771 frames/s. Torch's threads
 # are as Sample Factory sets them.
 LAYOUTS = ((2, 32, 2), (2, 16, 2), (1, 32, 2), (2, 8, 2), (1, 16, 1), (1, 64, 2), (2, 16, 1), (4, 8, 2))
@@ -146,32 +149,41 @@ def heading() -> str:
 
 def compare(report: Report, turns: int, seconds: float) -> None:
     """Every contestant in turn."""
-    found: dict[str, list[Run]] = {name: [] for name in (*LECO, THEIRS)}
+    found: dict[tuple[str, str], list[Run]] = {(task, name): [] for task, names in CONTESTS.items() for name in names}
     for turn in range(turns):
-        for name, runs in found.items():
-            runs.append(leco_run(name, seconds) if name in LECO else sample_factory_run(LAYOUTS[0], seconds))
-            print(f"turn {turn + 1}, {name}: {runs[-1].rate:,.0f} frames/s", flush=True)
+        for (task, name), runs in found.items():
+            layout = LAYOUTS[name == FEWER]
+            run = leco_run(task, name, seconds) if name in LECO else sample_factory_run(task, layout, seconds)
+            runs.append(run)
+            print(f"turn {turn + 1}, {task}, {name}: {run.rate:,.0f} frames/s", flush=True)
     print()
-    workers, environments, splits = LAYOUTS[0]
+    (workers, environments, splits), (_, fewer, _) = LAYOUTS[:2]
     report.say(
-        f"## Frames per second on {TASK}\n\nActions trained on, {seconds:g} s of each run after a warm-up, {turns} turns: median "
-        f"(least to most). Ratios: of each turn. All: unrolls of 96, batches of 16, the same policy network. leco: one actor "
-        f"with 16 environments. Sample Factory: {workers} workers with {environments} environments each in {splits} splits, "
-        "MiniGrid itself, no intrinsic reward."
+        f"Actions trained on, {seconds:g} s of each run after a warm-up, {turns} turns: median (least to most). Ratios: of each "
+        f"turn. All: unrolls of {UNROLL}, batches of {BATCH}, the same policy network. leco: one actor with 16 environments. "
+        f"Sample Factory: {workers} workers with {environments} (half as many: {fewer}) environments each in {splits} splits, "
+        "MiniGrid itself, no intrinsic reward. "
+        f"On {TASK} nobody is rewarded in this time and LECO leaves out its outer loss, which is then zero; on {REWARDED} it "
+        "does not."
     )
-    theirs = [run.rate for run in found[THEIRS]]
-    ratios = {name: [run.rate / other for run, other in zip(runs, theirs, strict=True)] for name, runs in found.items()}
-    rates = {name: spread([run.rate for run in runs], ",.0f") for name, runs in found.items()}
-    rows: list[tuple[str, ...]] = [(name, rates[name], spread(ratios[name], ".2f")) for name in found]
-    report.table(("contestant", "frames/s", f"times {THEIRS}"), rows)
+    for task, names in CONTESTS.items():
+        report.say(f"## Frames per second on {task}")
+        rivals = [name for name in names if name not in LECO]
+        rows: list[tuple[str, ...]] = []
+        for name in names:
+            rates = [run.rate for run in found[task, name]]
+            others = [[run.rate for run in found[task, rival]] for rival in rivals]
+            ratios = [[ours / theirs for ours, theirs in zip(rates, each, strict=True)] for each in others]
+            rows.append((name, spread(rates, ",.0f"), *(spread(each, ".2f") for each in ratios)))
+        report.table(("contestant", "frames/s", *(f"times {rival}" for rival in rivals)), rows)
     report.say(
-        "## leco's services\n\nResident memory at the end of the run, in MB (shared libraries count in each service); how the "
-        "learner's time is shared, and how many versions old the policy of a trajectory is, over the measured time."
+        f"## leco's services on {TASK}\n\nResident memory at the end of the run, in MB (shared libraries count in each service); "
+        "how the learner's time is shared, and how many versions old the policy of a trajectory is, over the measured time."
     )
     rows = []
     for name in LECO:
-        held = [[run.memory.get(each) for run in found[name]] for each in SERVICES]
-        spent = [[run.means[each] for run in found[name]] for each in MEANS]
+        held = [[run.memory.get(each) for run in found[TASK, name]] for each in SERVICES]
+        spent = [[run.means[each] for run in found[TASK, name]] for each in MEANS]
         rows.append((name, *(cell(each, ",.0f") for each in held), *(spread(each, ".2f") for each in spent)))
     report.table(("method", *SERVICES, *MEANS), rows)
 
@@ -179,7 +191,7 @@ def compare(report: Report, turns: int, seconds: float) -> None:
 def layouts(report: Report, seconds: float) -> None:
     """Sample Factory with each layout, once."""
     report.say(f"## Sample Factory's layouts on {TASK}\n\nEach measured once, for {seconds:g} s after a warm-up.")
-    rows = [(*layout, f"{sample_factory_run(layout, seconds).rate:,.0f}") for layout in LAYOUTS]
+    rows = [(*layout, f"{sample_factory_run(TASK, layout, seconds).rate:,.0f}") for layout in LAYOUTS]
     report.table(("workers", "environments of each", "splits", "frames/s"), rows)
 
 
@@ -187,7 +199,7 @@ def soak(report: Report, minutes: float) -> None:
     """The memory of leco's services over a longer run."""
     samples: list[tuple[float, dict[str, float]]] = []  # (minutes since the warm-up, MB of each service)
     seen: set[int] = set()
-    with folder() as run, running(leco_command("leco", "paper", run), run / "log") as process:
+    with folder() as run, running(leco_command(TASK, "leco", "paper", run), run / "log") as process:
         wait(process, run, 0)
         begin = time.monotonic()
         while not samples or samples[-1][0] < minutes:
@@ -210,28 +222,28 @@ def soak(report: Report, minutes: float) -> None:
     report.table(("service", f"at minute {SETTLED_MINUTES:g}", "at the end", "most", "MB a minute"), rows)
 
 
-def leco_run(name: str, seconds: float) -> Run:
+def leco_run(task: str, name: str, seconds: float) -> Run:
     """One run of `leco train`."""
-    with folder() as run, running(leco_command(*LECO[name], run), run / "log") as process:
+    with folder() as run, running(leco_command(task, *LECO[name], run), run / "log") as process:
         rows = wait(process, run, seconds)
         held = memory(process)
     return Run(rate(rows), held, means(rows))
 
 
-def leco_command(method: str, preset: str, run: Path) -> list[str]:
+def leco_command(task: str, method: str, preset: str, run: Path) -> list[str]:
     """`leco train` without an end."""
-    command = [sys.executable, "-m", "services.cli", "train", "--task", TASK, "--method", method, "--frames", "1e9"]
+    command = [sys.executable, "-m", "services.cli", "train", "--task", task, "--method", method, "--frames", "1e9"]
     command += ["--preset", preset, "--run", str(run)]
     settings = (f"learner.record_every={RECORD_EVERY}", f"actors.unroll={UNROLL}", f"learner.batch={BATCH}")
     return [*command, *(f"--set={each}" for each in settings)]
 
 
-def sample_factory_run(layout: tuple[int, int, int], seconds: float) -> Run:
+def sample_factory_run(task: str, layout: tuple[int, int, int], seconds: float) -> Run:
     """One run of Sample Factory."""
     workers, environments, splits = layout
     with folder() as run:
         command = [str(VENV / "bin/python"), "-W", "ignore", str(HERE / "sample_factory_minigrid.py")]
-        command += [str(run / "metrics.csv"), f"--env=MiniGrid-{TASK}-v0", f"--train_dir={run}", "--experiment=run"]
+        command += [str(run / "metrics.csv"), f"--env=MiniGrid-{task}-v0", f"--train_dir={run}", "--experiment=run"]
         command += [
             f"--num_workers={workers}",
             f"--num_envs_per_worker={environments}",

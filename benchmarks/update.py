@@ -2,7 +2,7 @@
 
 One thread of torch's, interleaved, on a batch of 16 x 96 real observations of KeyCorridorS4R3 (benchmarks/data). First
 processor time; goal: a LECO step costs at most 3.0 no-int steps. Then how long a step takes, with the hash in a thread beside
-the policy, as it is, and with everything in turn.
+the policy, as it is, and with everything in turn. "Unrewarded" is a step before the task has first rewarded.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import time
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the learner does
 
 import numpy as np
 import torch
@@ -31,12 +33,15 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).parent / "data" / "keycorridor_s4r3_16x96.npz"
 ACTIONS = 7
-WAYS = {
-    "no-int": ("no-int", Settings()),
-    "vq-only": ("vq-only", Settings()),
-    "leco, inner loss: policy gradient": ("leco", Settings()),
-    "leco, inner loss: whole": ("leco", Settings(inner_loss="whole")),
-    "leco, inner loss: whole, 96 decoded": ("leco", Settings(inner_loss="whole", decoded=96)),
+LAPTOP = Settings(inner_loss="whole", decoded=96)
+WAYS = {  # method, settings, and whether the batch has a reward
+    "no-int": ("no-int", Settings(), True),
+    "vq-only": ("vq-only", Settings(), True),
+    "leco, inner loss: policy gradient": ("leco", Settings(), True),
+    "leco, inner loss: policy gradient, unrewarded": ("leco", Settings(), False),
+    "leco, inner loss: whole": ("leco", Settings(inner_loss="whole"), True),
+    "leco, inner loss: whole, 96 decoded": ("leco", LAPTOP, True),
+    "leco, inner loss: whole, 96 decoded, unrewarded": ("leco", LAPTOP, False),
 }
 
 
@@ -48,13 +53,12 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()  # as the learner does
     torch.manual_seed(0)
-    batch = real_batch()
     networks = Networks(MiniGridPolicy(ACTIONS), minigrid_intrinsic(ACTIONS))
     seconds: dict[str, list[float]] = {name: [] for name in WAYS}
     for turn in range(repeats + 1):
-        for name, (method, settings) in WAYS.items():
+        for name, (method, settings, rewarded) in WAYS.items():
             nets = networks if method != "no-int" else Networks(networks.policy, None)
-            state = start(nets)
+            state, batch = start(nets), real_batch(rewarded=rewarded)
             begin = time.process_time()
             update(nets, state, batch, find_method(method), settings)
             if turn > 0:  # the first turn warms up
@@ -67,19 +71,19 @@ def main() -> None:
     for name, each in seconds.items():
         ratio = statistics.median(a / b for a, b in zip(each, plain, strict=True))
         print(f"| {name} | {spread(each)} | {ratio:.2f} |")
-    beside(networks, batch, repeats)
+    beside(networks, repeats)
 
 
-def beside(networks: Networks, batch: Batch, repeats: int) -> None:
+def beside(networks: Networks, repeats: int) -> None:
     """How long a step takes with the hash beside the policy, and in turn."""
     aside = leco.seeing._ASIDE  # noqa: SLF001  # what is compared
     ways = {name: way for name, way in WAYS.items() if way[0] != "no-int"}
     seconds: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in ways}
     for turn in range(repeats + 1):
-        for name, (method, settings) in ways.items():
+        for name, (method, settings, rewarded) in ways.items():
             for executor, found in zip((aside, InTurn()), seconds[name], strict=True):
                 leco.seeing._ASIDE = executor  # type: ignore[assignment]  # noqa: SLF001
-                state = start(networks)
+                state, batch = start(networks), real_batch(rewarded=rewarded)
                 begin = time.perf_counter()
                 update(networks, state, batch, find_method(method), settings)
                 if turn > 0:
@@ -108,16 +112,18 @@ def spread(seconds: list[float]) -> str:
     return f"{statistics.median(seconds) * 1e3:.0f} ({min(seconds) * 1e3:.0f} to {max(seconds) * 1e3:.0f})"
 
 
-def real_batch() -> Batch:
-    """Observations as they were seen in random play; everything else made up, since no cost depends on it."""
+def real_batch(*, rewarded: bool) -> Batch:
+    """Observations as they were seen in random play; everything else made up, since no cost depends on it but on a reward."""
     observation_TBO = torch.from_numpy(np.load(DATA)["observation_BT"]).transpose(0, 1).contiguous()
     steps, batch = len(observation_TBO) - 1, observation_TBO.shape[1]
     generator = torch.Generator().manual_seed(0)
+    reward_TB = torch.zeros(steps, batch)
+    reward_TB[-1, 0] = float(rewarded)
     return Batch(
         observation_TBO=observation_TBO,
         start_TB=torch.rand(steps + 1, batch, generator=generator) < 1 / 480,
         action_TB=torch.randint(ACTIONS, (steps, batch), generator=generator),
-        reward_TB=torch.zeros(steps, batch),
+        reward_TB=reward_TB,
         behaviour_logits_TBA=torch.zeros(steps, batch, ACTIONS),
         previous_action_B=torch.zeros(batch, dtype=torch.int64),
         previous_reward_B=torch.zeros(batch),
