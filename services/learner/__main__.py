@@ -117,7 +117,8 @@ def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextli
     checkpoints = Checkpoints(settings.run / "checkpoints", experiment.learner.keep)
     found = checkpoints.newest(start(networks))
     state, facts = found if found is not None else (start(networks), {})
-    recorder, episodes = Recorder(settings.run, state.updates), Episodes()
+    recorder = Recorder(settings.run, state.updates)
+    episodes = Episodes(recorder.episodes)
     stack.callback(recorder.close)
     intake = Intake(
         capacity=experiment.learner.queue,

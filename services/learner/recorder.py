@@ -27,12 +27,16 @@ COLUMNS = (
 
 
 class Episodes:
-    """The last 100 episodes, as actors report them; written by the event loop and read by the trainer."""
+    """The last 100 episodes, as actors report them; written by the event loop and read by the trainer.
 
-    def __init__(self) -> None:
+    Args:
+        before: How many there were before a run was resumed.
+    """
+
+    def __init__(self, before: int = 0) -> None:
         self._lock = threading.Lock()
         self._recent: deque[EpisodeSummary] = deque(maxlen=RECENT_EPISODES)
-        self.total = 0
+        self.total = before
 
     def add(self, _version: int, episodes: Sequence[EpisodeSummary]) -> None:
         """Notes episodes that ended."""
@@ -65,6 +69,9 @@ class Recorder:
     Args:
         folder: The run's.
         updates: How many updates the state has that training goes on from.
+
+    Attributes:
+        episodes: How many had ended by the last line from before.
     """
 
     def __init__(self, folder: Path, updates: int) -> None:
@@ -74,6 +81,7 @@ class Recorder:
             with self._path.open(newline="") as file:
                 kept = [row for row in csv.DictReader(file) if _whole(row) and int(row["updates"]) <= updates]
         self._seconds = float(kept[-1]["seconds"]) if kept else 0.0
+        self.episodes = int(kept[-1]["episodes"] or 0) if kept else 0
         temporary = self._path.with_suffix(".new")
         with temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def line(updates: int) -> dict[str, float]:
-    return {"frames": 1000 * updates, "updates": updates, "seconds": 2.0 * updates, "return": updates / 3}
+    told = {"frames": 1000 * updates, "updates": updates, "seconds": 2.0 * updates, "return": updates / 3}
+    return told | {"episodes": 7 * updates}
 
 
 def record(folder: Path, resumed: int, updates: Sequence[int]) -> None:
@@ -74,6 +75,15 @@ def test_time_goes_on_where_it_stopped(tmp_path: Path) -> None:
     record(tmp_path, 0, [10, 20])
     recorder = Recorder(tmp_path, 10)
     assert 20 <= recorder.seconds < 30
+    recorder.close()
+
+
+def test_episodes_are_counted_on_from_the_last_line_before_the_checkpoint(tmp_path: Path) -> None:
+    record(tmp_path, 0, [10, 20])
+    recorder = Recorder(tmp_path, 15)
+    episodes = Episodes(recorder.episodes)
+    episodes.add(1, [EpisodeSummary(1.0, 10, success=True)])
+    assert (episodes.total, len(episodes.means()), episodes.full) == (71, 3, False)
     recorder.close()
 
 
