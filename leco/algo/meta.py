@@ -93,11 +93,12 @@ def reward_weights(
     with torch.no_grad(), forward_ad.dual_level():
         duals = {name: forward_ad.make_dual(p.detach(), direction[name]) for name, p in before.items()}
         logits_TBA, value_TB = (tangents or forward)(duals)
-        slope_TB = _tangent(log_prob(logits_TBA, action_TB))
-        value_slope_TB = _tangent(value_TB)
+        slope_TB = tangent(log_prob(logits_TBA, action_TB))
+        value_slope_TB = tangent(value_TB)
     return RewardWeights(-rho_TB.detach() * slope_TB / rho_TB.numel(), -value_slope_TB / rho_TB.numel())
 
 
-def _tangent(dual: Tensor) -> Tensor:
-    tangent = forward_ad.unpack_dual(dual).tangent
-    return torch.zeros_like(dual) if tangent is None else tangent
+def tangent(dual: Tensor) -> Tensor:
+    """Of a dual number; zeros where there is none."""
+    found = forward_ad.unpack_dual(dual).tangent
+    return torch.zeros_like(dual) if found is None else found

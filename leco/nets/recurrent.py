@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
+from leco.algo.meta import tangent
+
 _PIECE = 32  # steps
 
 
@@ -198,8 +200,8 @@ def _slopes(gates_TB4H: Tensor, c_in_TBH: Tensor, tanh_c_TBH: Tensor) -> tuple[T
 
 def _projected_tangent(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """The tangent of `linear(x, weight, bias)`, alone."""
-    (x, dx), (weight, dweight), (bias, dbias) = (forward_ad.unpack_dual(each) for each in (x, weight, bias))
-    dx, dweight = (torch.zeros_like(p) if d is None else d for p, d in zip((x, weight), (dx, dweight), strict=True))
+    dx, dweight, dbias = (tangent(each) for each in (x, weight, bias))
+    x, weight = (forward_ad.unpack_dual(each).primal for each in (x, weight))
     return nn.functional.linear(x, dweight, dbias) + nn.functional.linear(dx, weight)
 
 
@@ -283,9 +285,7 @@ class LstmCore(nn.Module):
             gates_x = project(x, self.weight_ih[layer], self.bias[layer])
             if layer == 0 and index_TB is not None:
                 gates_x = gates_x.index_select(0, index_TB.flatten()).view(*index_TB.shape, -1)
-            if (
-                known_TB4H is not None
-            ):  # only the tangents are wanted, and the numbers that they belong to not even computed
+            if known_TB4H is not None:  # gates_x is only the tangent: the numbers that it belongs to are not needed
                 gates_x = forward_ad.make_dual(known_TB4H, gates_x)
             x, h_c, gates_TB4H = unroll(
                 gates_x, start_TB, h_BH, c_BH, self.weight_hh[layer], overwrite=True, known_TB4H=known_TB4H
