@@ -17,9 +17,9 @@ the modulator's gradient adds to it:
     plain    the same with everything of the LSTM inside the loop, and masks at every step
 
 The optimiser's step of the modulator is in none of them. "Every" observation goes through the encoder, or only each distinct one,
-as `leco.update` does; a contestant is compared with leco on the same observations. What is beyond an ordinary step is given
-twice: beyond the contestant's own ordinary step, which for double back-propagation has a slower core, and beyond leco's, which
-is what a learner would really pay.
+as `leco.learning.update` does; a contestant is compared with leco on the same observations. What is beyond an ordinary step is
+given twice: beyond the contestant's own ordinary step, which for double back-propagation has a slower core, and beyond leco's,
+which is what a learner would really pay.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from leco.algo.dedup import distinct
 from leco.algo.losses import entropy, log_prob, policy_gradient_loss, value_loss
 from leco.algo.meta import outer_loss, reward_weights
 from leco.algo.vtrace import VTrace, vtrace
+from leco.learning.state import Batch, Settings
 from leco.nets.policy import MiniGridPolicy
-from leco.training import Batch, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -240,7 +240,7 @@ def ordinary(problem: Problem, forward: Forward) -> Tensor:
 
 
 def by_forward_mode(problem: Problem, forward: Forward) -> Tensor:
-    """leco's way, in the order of `leco.update`."""
+    """leco's way, in the order of `leco.learning.update`."""
     policy, r_ta_TB = leaves(problem.parameters), problem.r_ta_TB.clone().requires_grad_()
     said = inner(problem, forward, policy, r_ta_TB, detach=True)
     virtual = problem.settings.inner_loss == "policy-gradient"

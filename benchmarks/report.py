@@ -27,11 +27,11 @@ from hashcount import RESULTS, Report, measured
 
 from leco.config import Experiment, parse, to_toml
 from leco.envs.registry import find_task
+from leco.learning.state import init
 from leco.methods import find_method
 from leco.milestones import milestone_updates
 from leco.networks import build
 from leco.report.recording import FOLDER, Recording, recording_name, write_recording
-from leco.training import start
 from services.episodes import Keeper, evaluate
 from services.evaluate import Trained
 from services.learner.recorder import COLUMNS
@@ -91,7 +91,7 @@ def make_runs(folder: Path, method: str) -> None:
     experiment = parse("", {"task": "KeyCorridorS3R3", "method": method, "frames": FRAMES})
     task = find_task(experiment.task)
     networks = build(find_method(method), task.observation_shape, task.actions, experiment.hash)
-    trained = Trained(experiment, networks.policy, 0, {}, networks, start(networks))
+    trained = Trained(experiment, networks.policy, 0, {}, networks, init(networks))
     keeper = Keeper(EPISODES)
     evaluate(networks.policy, task, episodes=EPISODES, seed=0, greedy=False, keeper=keeper)
     played = make_recording(trained, keeper.episodes, run="", checkpoint="newest", seed=0, greedy=False)

@@ -36,6 +36,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from leco.config import parse, to_toml
+from leco.learning.state import init
 from leco.memory import keep_freed_memory
 from leco.methods import find_method
 from leco.networks import build
@@ -46,7 +47,6 @@ from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
 from leco.rpc.learning import SERVICE, LearnerClient
 from leco.rpc.server import RpcServer
 from leco.telemetry import configure_logging
-from leco.training import start
 from leco.types import ParameterSnapshot, RunSpecification, Trajectory, TrajectorySpec
 from leco.v1 import learner_pb2, learner_pb2_grpc
 from services.hashcount.demo import service
@@ -58,7 +58,7 @@ from services.learner.servicer import LearnerServicer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
-    from leco.training import Networks
+    from leco.learning.state import Networks
 
 RESULTS = Path(__file__).parent / "results"
 UNROLL, BATCH, ENVIRONMENTS, CLIENTS, EPISODE = 96, 48, 16, 4, 3600
@@ -461,7 +461,7 @@ def parameters(report: Report, learner: Learner, pusher: Child, seconds: float) 
     """Seconds from publication to use."""
     rows, versions = [], itertools.count(2)
     for name, size in (("MiniGrid", VIEW), ("DMLab", PIXELS)):
-        state = start(leco_networks(size))
+        state = init(leco_networks(size))
         begin = time.process_time()
         tensors = acting_snapshot(state, 1).tensors
         copying = time.process_time() - begin

@@ -20,13 +20,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the learner does
 import numpy as np
 import torch
 
-import leco.seeing
+import leco.learning.intrinsic_pass
+from leco.learning.state import Batch, Networks, Settings, init
+from leco.learning.update import update
 from leco.memory import keep_freed_memory
 from leco.methods import find_method
 from leco.nets.intrinsic import minigrid_intrinsic
 from leco.nets.policy import MiniGridPolicy
-from leco.training import Batch, Networks, Settings, start
-from leco.update import update
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ def main() -> None:
     for turn in range(repeats + 1):
         for name, (method, settings, rewarded) in WAYS.items():
             nets = networks if method != "no-int" else Networks(networks.policy, None)
-            state, batch = start(nets), real_batch(rewarded=rewarded)
+            state, batch = init(nets), real_batch(rewarded=rewarded)
             begin = time.process_time()
             update(nets, state, batch, find_method(method), settings)
             if turn > 0:  # the first turn warms up
@@ -76,19 +76,19 @@ def main() -> None:
 
 def beside(networks: Networks, repeats: int) -> None:
     """How long a step takes with the hash beside the policy, and in turn."""
-    aside = leco.seeing._ASIDE  # noqa: SLF001  # what is compared
+    aside = leco.learning.intrinsic_pass._ASIDE  # noqa: SLF001  # what is compared
     ways = {name: way for name, way in WAYS.items() if way[0] != "no-int"}
     seconds: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in ways}
     for turn in range(repeats + 1):
         for name, (method, settings, rewarded) in ways.items():
             for executor, found in zip((aside, InTurn()), seconds[name], strict=True):
-                leco.seeing._ASIDE = executor  # type: ignore[assignment]  # noqa: SLF001
-                state, batch = start(networks), real_batch(rewarded=rewarded)
+                leco.learning.intrinsic_pass._ASIDE = executor  # type: ignore[assignment]  # noqa: SLF001
+                state, batch = init(networks), real_batch(rewarded=rewarded)
                 begin = time.perf_counter()
                 update(networks, state, batch, find_method(method), settings)
                 if turn > 0:
                     found.append(time.perf_counter() - begin)
-    leco.seeing._ASIDE = aside  # noqa: SLF001
+    leco.learning.intrinsic_pass._ASIDE = aside  # noqa: SLF001
     print(f"\nHow long a step takes, {repeats} turns, load average {os.getloadavg()[0]:.1f}:\n")
     print("| method | ms, hash beside the policy | ms, in turn | times as fast |")
     print("|---|---|---|---|")

@@ -17,17 +17,17 @@ import torch
 from leco.algo.bonus import adapted_lambda, intrinsic_reward, modulation
 from leco.algo.dedup import distinct
 from leco.coding import make_coder
-from leco.following import previous_action
+from leco.learning.policy_pass import previous_action
+from leco.learning.state import Batch
 from leco.methods import Modulation
 from leco.novelty import judge
-from leco.training import Batch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from leco.learning.state import Networks, TrainingState
     from leco.methods import Method
     from leco.settings import HashSize, Settings
-    from leco.training import Networks, State
 
 PIECE = 256  # actions that are looked at together: networks for pixels would need gigabytes for a whole episode
 
@@ -57,7 +57,7 @@ class Appraiser:
     def __init__(
         self,
         networks: Networks,
-        state: State,
+        state: TrainingState,
         method: Method,
         settings: Settings,
         *,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from leco.learning.state import Networks
 from leco.methods import Hash, Method, Modulation, Novelty
 from leco.nets.curiosity import Dynamics, Embedding, Rnd, dmlab_embedding, minigrid_embedding
 from leco.nets.intrinsic import Intrinsic, dmlab_intrinsic, minigrid_intrinsic
 from leco.nets.policy import DmlabPolicy, MiniGridPolicy, Policy
 from leco.settings import HashSize
-from leco.training import Networks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,14 +18,14 @@ from leco.algo.bonus import episodic_bonus, mixed_bonus
 from leco.algo.curiosity import discounted_so_far, divergence, first_visit, impact, novelty_gain
 from leco.algo.dedup import Distinct, distinct
 from leco.algo.losses import log_prob
-from leco.following import follow
+from leco.learning.policy_pass import follow
 from leco.methods import Method, Novelty
 from leco.nets.curiosity import Dynamics, Rnd
 from leco.nets.policy import Policy
 
 if TYPE_CHECKING:
+    from leco.learning.state import Batch, Params, Settings
     from leco.nets.curiosity import Foreseen
-    from leco.training import Batch, Named, Settings
 
 FORWARDS, BACKWARDS = 10.0, 0.1  # RIDE's weights of its two models
 
@@ -49,7 +49,7 @@ class Novel(NamedTuple):
 
 def judge(
     net: nn.Module | None,
-    tensors: Named,
+    tensors: Params,
     batch: Batch,
     *,
     unique: Distinct,
@@ -156,13 +156,13 @@ def _transitions(batch: Batch) -> _Transitions:
     return _Transitions(every.observation_UO, times_U, index_TB[:-1], next_TB)
 
 
-def _distances(net: Rnd, tensors: Named, batch: Batch) -> tuple[_Transitions, Tensor]:
+def _distances(net: Rnd, tensors: Params, batch: Batch) -> tuple[_Transitions, Tensor]:
     seen = _transitions(batch)
     distance_U: Tensor = functional_call(net, tensors, (seen.observation_UO, seen.times_U))
     return seen, distance_U
 
 
-def _normalised(net: Rnd, tensors: Named, error_TB: Tensor, gamma: float) -> Tensor:
+def _normalised(net: Rnd, tensors: Params, error_TB: Tensor, gamma: float) -> Tensor:
     """Rewards in running deviations of their discounted sums."""
     assert net.returns is not None  # noqa: S101  # RND's own is built to normalise
     returns_N = discounted_so_far(error_TB, gamma).flatten()
@@ -184,7 +184,7 @@ class _Deviation(nn.Module):
         return deviation
 
 
-def _impact(net: Dynamics, tensors: Named, batch: Batch, count_TB: Tensor) -> Novel:
+def _impact(net: Dynamics, tensors: Params, batch: Batch, count_TB: Tensor) -> Novel:
     seen = _transitions(batch)
     action_N = batch.action_TB.flatten().long()
     out: Foreseen = functional_call(
@@ -198,7 +198,7 @@ def _impact(net: Dynamics, tensors: Named, batch: Batch, count_TB: Tensor) -> No
     return Novel(r_ep_TB.to(batch.reward_TB.dtype), FORWARDS * forwards + BACKWARDS * backwards, stats=stats)
 
 
-def _adversarial(net: Policy, tensors: Named, batch: Batch, unique: Distinct, logits_TBA: Tensor) -> Novel:
+def _adversarial(net: Policy, tensors: Params, batch: Batch, unique: Distinct, logits_TBA: Tensor) -> Novel:
     """The adversary remembers nothing from before the unroll: actors, which would have to carry its state, do not know it."""
     forgotten = batch._replace(core_state=torch.zeros_like(batch.core_state))
     other_TBA = follow(net, tensors, forgotten, unique).logits_TBA[:-1]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from leco.training import Named, Networks, State
+    from leco.learning.state import Networks, Params, TrainingState
 
 _AT_HOME = ("decoder.", "modulator_", "value_head.")
 
@@ -27,7 +27,7 @@ class SnapshotError(ValueError):
     """A snapshot that does not fit the networks. The text says why."""
 
 
-def acting_snapshot(state: State, version: int) -> ParameterSnapshot:
+def acting_snapshot(state: TrainingState, version: int) -> ParameterSnapshot:
     """What actors need of a state. The arrays are copies."""
     if version < 1:
         raise ValueError(f"version is {version}, expected 1 or more")
@@ -37,7 +37,7 @@ def acting_snapshot(state: State, version: int) -> ParameterSnapshot:
     return ParameterSnapshot(version, arrays | {"updates": np.array(state.updates, np.int64)})
 
 
-def load_acting(snapshot: ParameterSnapshot, networks: Networks) -> tuple[Named, Named]:
+def load_acting(snapshot: ParameterSnapshot, networks: Networks) -> tuple[Params, Params]:
     """The parameters of the policy, and the tensors of the hash (none for a method without a learned one).
 
     They are copies on the CPU, of the types that `networks` has; arrays of half precision are widened.
@@ -58,7 +58,7 @@ def load_acting(snapshot: ParameterSnapshot, networks: Networks) -> tuple[Named,
     )
 
 
-def _of_the_hash(intrinsic: Mapping[str, Tensor]) -> Named:
+def _of_the_hash(intrinsic: Mapping[str, Tensor]) -> Params:
     return {name: tensor for name, tensor in intrinsic.items() if not name.startswith(_AT_HOME)}
 
 

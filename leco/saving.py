@@ -1,7 +1,7 @@
 """The state of training on disk.
 
-A file is one safetensors file, so it can hold numbers and text, but never code as a pickle can: each tensor of a `State` under
-its path, such as `policy_adam/mean/policy_head.bias`, and one text of JSON in the metadata, under "leco":
+A file is one safetensors file, so it can hold numbers and text, but never code as a pickle can: each tensor of a `TrainingState`
+under its path, such as `policy_adam/mean/policy_head.bias`, and one text of JSON in the metadata, under "leco":
 
     format    version of all this
     names     paths of all tensors and counters, in the order of the state
@@ -29,7 +29,7 @@ from leco.files import replace_file
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from leco.training import Named, State
+    from leco.learning.state import Params, TrainingState
 
     Leaves = dict[str, Tensor | int]  # by path
 
@@ -44,7 +44,7 @@ class SavedStateError(ValueError):
     """A file that does not hold the state that was asked for. The text says why, and what to do."""
 
 
-def save(path: str | Path, state: State, facts: Mapping[str, Fact]) -> None:
+def save(path: str | Path, state: TrainingState, facts: Mapping[str, Fact]) -> None:
     """Writes a state to a file, all or nothing: after a crash at any moment the old file is there, or the new one.
 
     Equal states and facts give equal bytes. One writer at a time: of two at once, one may fail, but neither spoils the file.
@@ -70,7 +70,7 @@ def save(path: str | Path, state: State, facts: Mapping[str, Fact]) -> None:
     replace_file(Path(path), data)
 
 
-def load(path: str | Path, like: State) -> tuple[State, dict[str, Fact]]:
+def load(path: str | Path, like: TrainingState) -> tuple[TrainingState, dict[str, Fact]]:
     """A saved state, bit for bit, and its facts.
 
     like  a state of the same networks, for example a fresh one; it gives structure, shapes, types and devices, and so the
@@ -86,7 +86,7 @@ def load(path: str | Path, like: State) -> tuple[State, dict[str, Fact]]:
         found, facts = _decoded(data, expected, most)
     except SavedStateError as error:
         raise SavedStateError(f"{path} {error}") from error.__cause__
-    state: State = _filled(like, "", found)
+    state: TrainingState = _filled(like, "", found)
     return state, facts
 
 
@@ -193,7 +193,7 @@ def _well_formed(document: dict[str, Any]) -> bool:
     )
 
 
-def _tensors(data: bytes) -> Named:
+def _tensors(data: bytes) -> Params:
     try:
         found = safetensors.torch.load(data)
     except (SafetensorError, ValueError, LookupError, TypeError, RuntimeError, AssertionError) as error:

@@ -14,12 +14,12 @@ import torch
 from leco.config import ConfigError, parse
 from leco.envs.registry import find_task
 from leco.files import replace_file
+from leco.learning.state import init
 from leco.methods import find_method
 from leco.milestones import find_milestones
 from leco.networks import build
 from leco.report.recording import FOLDER, recording_name, write_recording
 from leco.saving import SavedStateError, load
-from leco.training import start
 from services.episodes import EvaluationError, Keeper, Result, evaluate
 from services.recording import make_recording, recorded_episodes
 from services.summary import numbers, summary
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leco.config import Experiment
+    from leco.learning.state import Networks, TrainingState
     from leco.nets.policy import Policy
     from leco.report.recording import Recording
     from leco.saving import Fact
-    from leco.training import Networks, State
 
 DESCRIPTION = """\
 Plays fresh episodes with a trained policy and says how good it is, with 95 % confidence intervals. Actions are drawn from the
@@ -127,7 +127,7 @@ class Trained(NamedTuple):
     updates: int
     facts: dict[str, Fact]
     networks: Networks
-    state: State
+    state: TrainingState
 
 
 def read_experiment(run: Path) -> Experiment:
@@ -148,7 +148,7 @@ def trained_state(run: Path, checkpoint: str) -> Trained:
     experiment = read_experiment(run)
     task = find_task(experiment.task)
     networks = build(find_method(experiment.method), task.observation_shape, task.actions, experiment.hash)
-    state, facts = load(_checkpoint(run, checkpoint, experiment), start(networks))
+    state, facts = load(_checkpoint(run, checkpoint, experiment), init(networks))
     networks.policy.load_state_dict(state.policy)
     return Trained(experiment, networks.policy, state.updates, facts, networks, state)
 

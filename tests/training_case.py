@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
+from leco.learning.state import Batch, Networks
 from leco.methods import find_method
 from leco.nets.policy import MiniGridPolicy
 from leco.networks import build
-from leco.training import Batch, Networks
 
 if TYPE_CHECKING:
     from torch import nn

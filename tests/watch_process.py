@@ -15,10 +15,10 @@ import torch
 
 from leco.config import parse, to_toml
 from leco.envs.registry import find_task
+from leco.learning.state import init
 from leco.methods import find_method
 from leco.networks import build
 from leco.saving import save
-from leco.training import start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +111,7 @@ def checkpoint(run: Path, updates: int, **changed: object) -> None:
     experiment = parse(settings(**changed))
     task = find_task(experiment.task)
     torch.manual_seed(updates)
-    state = start(build(find_method(experiment.method), task.observation_shape, task.actions))
+    state = init(build(find_method(experiment.method), task.observation_shape, task.actions))
     (run / "checkpoints").mkdir(parents=True, exist_ok=True)
     frames = updates * experiment.learner.batch * experiment.actors.unroll
     save(run / "checkpoints" / f"{updates:09d}.safetensors", state._replace(updates=updates), {"frames": frames})

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import grpc
 
     from leco.config import Experiment
+    from leco.learning.state import Params
     from leco.rpc.learning import LearnerClient
-    from leco.training import Named
     from leco.types import ParameterSnapshot, RunSpecification
     from services.actor.metrics import ActorMetrics
     from services.actor.playing import Unroll
@@ -179,7 +179,7 @@ class Actor:
             )
         return counts
 
-    def _hash_of(self, version: int, tensors: Named) -> Callable[[], None]:
+    def _hash_of(self, version: int, tensors: Params) -> Callable[[], None]:
         """What the thread that sends does before it hashes an unroll of this version."""
 
         def use() -> None:

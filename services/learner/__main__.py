@@ -15,6 +15,7 @@ import torch
 from leco.coding import make_coder
 from leco.config import to_toml
 from leco.envs.registry import find_task
+from leco.learning.state import Networks, init
 from leco.memory import keep_freed_memory
 from leco.methods import find_method
 from leco.networks import build
@@ -23,7 +24,6 @@ from leco.rpc.learning import SERVICE
 from leco.rpc.server import RpcServer, wait_for_signal
 from leco.telemetry import configure_logging, new_registry, serve_metrics
 from leco.tracing import start_tracing
-from leco.training import Networks, start
 from leco.types import RunSpecification, TrajectorySpec
 from leco.v1 import learner_pb2_grpc
 from services.learner.checkpoints import Checkpoints
@@ -115,8 +115,8 @@ def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextli
     device = torch.device(settings.device)
     networks = Networks(*(net if net is None else net.to(device) for net in networks))  # type: ignore[arg-type]
     checkpoints = Checkpoints(settings.run / "checkpoints", experiment.learner.keep)
-    found = checkpoints.newest(start(networks))
-    state, facts = found if found is not None else (start(networks), {})
+    found = checkpoints.newest(init(networks))
+    state, facts = found if found is not None else (init(networks), {})
     recorder = Recorder(settings.run, state.updates)
     episodes = Episodes(recorder.episodes)
     stack.callback(recorder.close)

@@ -1,4 +1,4 @@
-"""Trajectories side by side, time first: the batch that `leco.update.update` takes.
+"""Trajectories side by side, time first: the batch that `leco.learning.update.update` takes.
 
 T  actions in an unroll        B  trajectories in a batch
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from leco.training import Batch
+from leco.learning.state import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from leco.learning.state import TrainingState
     from leco.saving import Fact
-    from leco.training import State
 
 log = structlog.get_logger("leco.learner")
 
@@ -45,7 +45,7 @@ class Checkpoints:
         # Far above all others: what was played before a crash is then older than any lag that is worth allowing.
         self._begun = self._reserved + RESERVED_VERSIONS if self._reserved else 0
 
-    def newest(self, like: State) -> tuple[State, dict[str, Fact]] | None:
+    def newest(self, like: TrainingState) -> tuple[TrainingState, dict[str, Fact]] | None:
         """The newest checkpoint that can be read; None if there is none.
 
         Raises:
@@ -63,7 +63,7 @@ class Checkpoints:
             raise failure
         return None
 
-    def save(self, state: State, facts: Mapping[str, Fact], *, best: bool) -> None:
+    def save(self, state: TrainingState, facts: Mapping[str, Fact], *, best: bool) -> None:
         """Saves a state, and removes what is older than the newest few."""
         newest = self._folder / f"{state.updates:09d}.safetensors"
         save(newest, state, facts)
@@ -73,7 +73,7 @@ class Checkpoints:
         for path in [each for each in self._saved() if each <= newest][: -self._keep]:
             path.unlink(missing_ok=True)
 
-    def keep(self, state: State, facts: Mapping[str, Fact]) -> None:
+    def keep(self, state: TrainingState, facts: Mapping[str, Fact]) -> None:
         """Saves a state for good."""
         save(milestone_path(self._folder, state.updates), state, facts)
 

@@ -9,10 +9,10 @@ import structlog
 
 from leco import tracing
 from leco.envs.registry import find_task
+from leco.learning.update import update
 from leco.methods import find_method
 from leco.milestones import milestone_updates
 from leco.publishing import acting_snapshot
-from leco.update import update
 from services.learner.batching import make_batch
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import torch
 
     from leco.config import Experiment
+    from leco.learning.state import Networks, TrainingState
     from leco.saving import Fact
-    from leco.training import Networks, State
     from leco.types import ParameterSnapshot, Trajectory
     from services.learner.checkpoints import Checkpoints
     from services.learner.intake import Intake
@@ -53,7 +53,7 @@ class Trainer:
         self,
         experiment: Experiment,
         networks: Networks,
-        state: State,
+        state: TrainingState,
         *,
         intake: Intake,
         publish: Callable[[ParameterSnapshot], None],

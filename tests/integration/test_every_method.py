@@ -17,14 +17,14 @@ from leco.methods import METHODS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from leco.training import State
+    from leco.learning.state import TrainingState
 
 pytestmark = pytest.mark.timeout(180)
 SMALL = ("actors.unroll=8", "learner.batch=4", "learner.record_every=1", "learner.checkpoint_every=1000")
 UPDATES = 60
 
 
-def trained(run: Path, method: str, *settings: str, updates: int = UPDATES) -> State:
+def trained(run: Path, method: str, *settings: str, updates: int = UPDATES) -> TrainingState:
     """`leco train` from the beginning to the end; its last state."""
     flags = [f"--task={TASK}", f"--method={method}", "--envs=4", "--threads=1", f"--run={run}"]
     flags += [f"--frames={8 * 4 * updates}", *(f"--set={each}" for each in (*SMALL, *settings))]

@@ -20,10 +20,10 @@ from training_services import LECO, PATIENCE, SMALL, TASK, actor, learner, rows,
 
 from leco.config import parse
 from leco.envs.registry import find_task
+from leco.learning.state import init
 from leco.methods import find_method
 from leco.networks import build
 from leco.saving import load
-from leco.training import start
 from services.actor.acting import COUNT_PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from training_services import TrainingProcess
 
-    from leco.training import State
+    from leco.learning.state import TrainingState
 
 pytestmark = pytest.mark.timeout(180)
 FOR_EVER = 1_000_000_000  # frames
@@ -43,14 +43,14 @@ def checkpoints(run: Path) -> list[int]:
     return sorted(int(path.stem) for path in (run / "checkpoints").glob("[0-9]*.safetensors"))
 
 
-def state_of(run: Path, updates: int) -> State:
+def state_of(run: Path, updates: int) -> TrainingState:
     experiment = parse((run / "config.toml").read_text())
     task = find_task(experiment.task)
     networks = build(find_method(experiment.method), task.observation_shape, task.actions, experiment.hash)
-    return load(run / "checkpoints" / f"{updates:09d}.safetensors", start(networks))[0]
+    return load(run / "checkpoints" / f"{updates:09d}.safetensors", init(networks))[0]
 
 
-def differences(one: State, other: State) -> list[str]:
+def differences(one: TrainingState, other: TrainingState) -> list[str]:
     """Names of the tensors and counters in which two states differ by as much as a bit."""
     found = [] if one.updates == other.updates else ["updates"]
     parts: Sequence[tuple[str, Any, Any]] = (
@@ -283,15 +283,15 @@ class Deterministic:
     def actor(self, address: str) -> TrainingProcess:
         return actor(address, self._hashcount)
 
-    def final(self, name: str) -> State:
+    def final(self, name: str) -> TrainingState:
         return state_of(self._folder / name, self.LAST)
 
-    def whole(self, name: str) -> State:
+    def whole(self, name: str) -> TrainingState:
         with self.learner(name) as service, self.actor(service.address):
             assert service.wait(PATIENCE) == 0
         return self.final(name)
 
-    def killed(self, name: str, *, actor_too: bool) -> State:
+    def killed(self, name: str, *, actor_too: bool) -> TrainingState:
         """The same with a kill soon after the first checkpoint."""
         with ExitStack() as stack:
             service = stack.enter_context(self.learner(name))

@@ -16,17 +16,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from training_case import A, B, T, make_batch, networks
 
-import leco.update
+import leco.learning.update
 from leco.algo.adam import AdamState
 from leco.algo.dedup import distinct
 from leco.algo.losses import entropy, log_prob, reconstruction_loss
 from leco.algo.quantize import quantize
 from leco.algo.vtrace import vtrace
+from leco.learning.state import Batch, Networks, Settings, TrainingState, init
+from leco.learning.update import update
 from leco.methods import find_method
 from leco.nets import recurrent
 from leco.nets.bottleneck import Bits
-from leco.training import Batch, Networks, Settings, State, start
-from leco.update import update
 
 if TYPE_CHECKING:
     from leco.nets.intrinsic import Intrinsic
@@ -128,7 +128,7 @@ def look(net: Intrinsic, batch: Batch, told: Tensor | None) -> tuple[Tensor, Ten
     return hash_loss, net.value(z).view(T + 1, B), torch.stack(r_ta)
 
 
-def remembered(state: State) -> AdamState:
+def remembered(state: TrainingState) -> AdamState:
     """As if the policy had taken steps before."""
     generator = torch.Generator().manual_seed(4)
     random = {name: torch.randn(p.shape, dtype=p.dtype, generator=generator) for name, p in state.policy.items()}
@@ -159,7 +159,7 @@ def test_update_equals_double_backpropagation(
 ) -> None:
     nets, batch = networks(name), make_batch(3)
     assert batch.start_TB[1:-1].any(), "an episode begins inside the unroll"
-    state = start(nets)
+    state = init(nets)
     adam = remembered(state)
     settings = dataclasses.replace(SETTINGS, inner_loss=inner_loss, max_gradient_norm=max_norm)
     if small:  # what small budgets need: decay, scale, and episodes that go on after a cut
@@ -186,10 +186,10 @@ def test_until_the_task_rewards_the_policy_is_not_asked_and_the_gradients_are_th
     assert nets.intrinsic is not None
     for parameter in nets.intrinsic.value_head[-1].parameters():  # as it begins
         nn.init.zeros_(parameter)
-    state = start(nets)
+    state = init(nets)
     adam = remembered(state)
     judged: list[object] = []
-    monkeypatch.setattr(leco.update, "_answer", lambda *given: judged.append(given))
+    monkeypatch.setattr(leco.learning.update, "_answer", lambda *given: judged.append(given))
     settings = dataclasses.replace(SETTINGS, inner_loss=inner_loss, max_gradient_norm=None)
     after, stats = update(nets, state._replace(policy_adam=adam), batch, find_method("leco"), settings)
     assert (judged, stats["value_e_loss"]) == ([], 0.0)

@@ -19,6 +19,7 @@ from leco.envs import registry
 from leco.envs.registry import TASKS, find_task
 from leco.envs.vector import Steps
 from leco.envs.vizdoom_scenarios import SCENARIOS
+from leco.learning.state import init
 from leco.methods import find_method
 from leco.milestones import milestone_path, milestone_updates
 from leco.nets.policy import MiniGridPolicy
@@ -27,7 +28,6 @@ from leco.networks import build
 from leco.report.recording import read_recording
 from leco.report.statistics import wilson
 from leco.saving import save
-from leco.training import start
 from services import episodes, evaluate
 from services.episodes import ENGINES, FRESH, EvaluationError, Keeper, Result
 from services.episodes import evaluate as play
@@ -313,7 +313,7 @@ def saved_run(folder: Path, *updates: int, task: Task = TASK) -> Path:
     (run / "checkpoints").mkdir(parents=True)
     experiment = parse("", {"task": task.name, "method": "no-int"})
     (run / "config.toml").write_text(to_toml(experiment))
-    fresh = start(build(find_method("no-int"), task.observation_shape, task.actions))
+    fresh = init(build(find_method("no-int"), task.observation_shape, task.actions))
     for each in updates:
         named = {name: torch.full_like(tensor, each / 1000) for name, tensor in fresh.policy.items()}
         state = fresh._replace(policy=named, updates=each)
@@ -382,7 +382,7 @@ def test_milestones_are_evaluated_one_after_the_other(tmp_path: Path, capsys: py
     due = milestone_updates(experiment)
     assert list(due.values()) == ["25%", "50%", "75%", "100%"]
     for updates in list(due)[:3]:
-        fresh = start(build(find_method("no-int"), TASK.observation_shape, TASK.actions))
+        fresh = init(build(find_method("no-int"), TASK.observation_shape, TASK.actions))
         save(milestone_path(run / "checkpoints", updates), fresh._replace(updates=updates), {"frames": updates * 1536})
     assert trained_state(run, "50%").updates == list(due)[1]
     assert trained_state(run, "newest").updates == 30

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from leco.learning.state import Batch, Networks, Settings, TrainingState, init
+from leco.learning.update import update
 from leco.methods import find_method
 from leco.nets.intrinsic import minigrid_intrinsic
 from leco.nets.policy import MiniGridPolicy
-from leco.training import Batch, Networks, Settings, State, start
-from leco.update import update
 
 T, B, A = 8, 16, 3
 REWARD = 0.3
@@ -24,7 +24,7 @@ SETTINGS = Settings(
 )
 
 
-def play(policy: MiniGridPolicy, state: State, room: Tensor, generator: torch.Generator) -> Batch:
+def play(policy: MiniGridPolicy, state: TrainingState, room: Tensor, generator: torch.Generator) -> Batch:
     """One episode of T actions in each of B rooms, by the policy as it is."""
     observation_1BO = room.expand(1, B, 7, 7, 3)
     start_TB = torch.zeros(T + 1, B, dtype=torch.bool)
@@ -61,7 +61,7 @@ def train(name: str, updates: int = 60) -> float:
     torch.manual_seed(1)
     policy = MiniGridPolicy(A)
     networks = Networks(policy, minigrid_intrinsic(A))
-    state, generator = start(networks), torch.Generator().manual_seed(2)
+    state, generator = init(networks), torch.Generator().manual_seed(2)
     room = torch.randint(3, (7, 7, 3), generator=generator).to(torch.uint8)
     shares = []
     with torch.no_grad():

@@ -11,21 +11,21 @@ from torch.nn.functional import cross_entropy
 from training_case import A, B, T, make_batch, networks
 
 from leco.algo.dedup import distinct
-from leco.following import follow
+from leco.learning.policy_pass import follow
+from leco.learning.state import Settings, init
+from leco.learning.update import update
 from leco.methods import find_method
 from leco.nets.curiosity import Dynamics, Rnd
 from leco.nets.policy import Policy
 from leco.novelty import Novel, judge
-from leco.training import Settings, start
-from leco.update import update
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from leco.training import Batch, Named, Networks, State
+    from leco.learning.state import Batch, Networks, Params, TrainingState
 
 
-def leaves(tensors: Named) -> Named:
+def leaves(tensors: Params) -> Params:
     return {name: tensor.clone().requires_grad_() for name, tensor in tensors.items()}
 
 
@@ -33,11 +33,11 @@ def judged(
     name: str,
     nets: Networks,
     batch: Batch,
-    parameters: Named | None = None,
-    running: Named | None = None,
+    parameters: Params | None = None,
+    running: Params | None = None,
     **settings: Any,
 ) -> Novel:
-    state = start(nets)
+    state = init(nets)
     unique = distinct(batch.observation_TBO.flatten(0, 1))
     acted = follow(nets.policy, state.policy, batch, unique)
     tensors = {**(parameters or state.novelty), **(running if running is not None else state.novelty_running)}
@@ -64,7 +64,7 @@ def after_each_action(batch: Batch) -> Tensor:
     )
 
 
-def gradients(loss: Tensor, parameters: Named) -> dict[str, Tensor]:
+def gradients(loss: Tensor, parameters: Params) -> dict[str, Tensor]:
     found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     return {k: torch.zeros_like(p) if g is None else g for (k, p), g in zip(parameters.items(), found, strict=True)}
 
@@ -106,7 +106,7 @@ def test_noveld_pays_only_first_visits_in_an_episode() -> None:
 def test_the_predictor_learns_the_squared_distance_at_next_observations(name: str) -> None:
     """Distinct observations and multiplicities change nothing in the gradient."""
     nets, batch = networks(name), make_batch()
-    net, parameters = nets.novelty, leaves(start(nets).novelty)
+    net, parameters = nets.novelty, leaves(init(nets).novelty)
     assert isinstance(net, Rnd)
     loss = judged(name, nets, batch, parameters).loss
     assert loss is not None
@@ -131,7 +131,7 @@ def test_the_predictor_learns_the_squared_distance_at_next_observations(name: st
 
 def test_rnds_error_falls_on_repeated_states_and_stays_on_others() -> None:
     nets, batch, others = networks("rnd"), make_batch(), make_batch(seed=9)
-    state, errors = start(nets), []
+    state, errors = init(nets), []
     for _ in range(60):
         state, stats = update(nets, state, batch, find_method("rnd"), Settings(novelty_learning_rate=1e-3))
         errors.append(stats["rnd_error"])
@@ -143,7 +143,7 @@ def test_rnds_error_falls_on_repeated_states_and_stays_on_others() -> None:
 
 def test_rnds_reward_is_the_error_in_deviations_of_its_discounted_sums() -> None:
     nets, batch = networks("rnd"), make_batch()
-    running = {k: v.clone() for k, v in start(nets).novelty_running.items()}
+    running = {k: v.clone() for k, v in init(nets).novelty_running.items()}
     novel = judged("rnd", nets, batch, running=running)
     error = novel.r_ep_TB * (running["returns.variance"] + 1e-8).sqrt()
     sums = torch.zeros(T, B, dtype=torch.float64)
@@ -184,7 +184,7 @@ def test_ride_is_the_formula_and_shrinks_with_the_count() -> None:
 
 def test_rides_features_learn_from_both_models() -> None:
     nets, batch = networks("ride"), make_batch()
-    net, parameters = nets.novelty, leaves(start(nets).novelty)
+    net, parameters = nets.novelty, leaves(init(nets).novelty)
     assert isinstance(net, Dynamics)
     loss = judged("ride", nets, batch, parameters).loss
     assert loss is not None
@@ -205,9 +205,9 @@ def test_rides_features_learn_from_both_models() -> None:
         assert gradient.any(), key
 
 
-def trained(name: str, batch: Batch, updates: int, **settings: Any) -> tuple[State, list[dict[str, float]]]:
+def trained(name: str, batch: Batch, updates: int, **settings: Any) -> tuple[TrainingState, list[dict[str, float]]]:
     nets = networks(name)
-    state, kept = start(nets), []
+    state, kept = init(nets), []
     for _ in range(updates):
         state, stats = update(nets, state, batch, find_method(name), Settings(**settings))
         kept.append(stats)
@@ -219,7 +219,7 @@ def test_agacs_adversary_approaches_the_policy() -> None:
     nets = networks("agac")
     with torch.no_grad():  # a policy that prefers something, which a fresh adversary does not
         nets.policy.policy_head.bias.copy_(torch.linspace(-1, 1, A))
-    state, apart = start(nets), []
+    state, apart = init(nets), []
     for _ in range(40):
         state, stats = update(nets, state, make_batch(), find_method("agac"), Settings(**still))
         apart.append(stats["adversary_kl"])
@@ -238,7 +238,7 @@ def test_agac_rewards_first_visits_and_what_the_adversary_does_not_foresee() -> 
     novel = judged("agac", nets, batch)
     assert novel.r_ep_TB.tolist() == (batch.count_TB == 1).double().tolist()
     unique = distinct(batch.observation_TBO.flatten(0, 1))
-    state = start(nets)
+    state = init(nets)
     forgotten = batch._replace(core_state=torch.zeros_like(batch.core_state))
     log_pi = follow(nets.policy, state.policy, batch, unique).logits_TBA[:-1].log_softmax(-1)
     log_adv = follow(nets.novelty, state.novelty, forgotten, unique).logits_TBA[:-1].log_softmax(-1)
@@ -255,7 +255,7 @@ def test_agacs_opposition_reaches_advantages_and_values_and_ends_with_the_run() 
     nets, batch, method = networks("agac"), make_batch(), find_method("agac")
 
     def policy(progress: float, **settings: Any) -> Mapping[str, Tensor]:
-        return update(nets, start(nets), batch, method, Settings(**settings), progress=progress)[0].policy_adam.mean
+        return update(nets, init(nets), batch, method, Settings(**settings), progress=progress)[0].policy_adam.mean
 
     without, at_first, half, at_last = policy(0.0, adversary=0.0), policy(0.0), policy(0.5), policy(1.0)
     for head in ("policy_head.weight", "value_head.weight"):
@@ -269,7 +269,7 @@ def test_episodic_methods_know_nothing_of_all_this() -> None:
     for name in ("no-int", "dsc", "vq-only", "leco"):
         assert networks(name).novelty is None
         batch = make_batch()._replace(terminal_observation_FO=None)
-        update(networks(name), start(networks(name)), batch, find_method(name), Settings())
+        update(networks(name), init(networks(name)), batch, find_method(name), Settings())
 
 
 @pytest.mark.parametrize("name", ["noveld", "rnd", "ride"])
@@ -301,13 +301,13 @@ def test_run_wide_counts_are_mixed_in_where_the_setting_says_so() -> None:
 
 def test_an_adaptive_lambda_is_what_the_step_uses() -> None:
     nets, batch, method = networks(), make_batch(), find_method("leco")
-    adaptive, stats = update(nets, start(nets), batch, method, Settings(adaptive_lambda=True))
+    adaptive, stats = update(nets, init(nets), batch, method, Settings(adaptive_lambda=True))
     assert 0 < stats["lambda"] < 0.5
     assert stats["lambda"] == pytest.approx(0.5 * stats["r_ep"] / (0.5 + 0.5 * stats["r_ep"]))
-    fixed, _ = update(nets, start(nets), batch, method, Settings(lambda_=stats["lambda"]))
+    fixed, _ = update(nets, init(nets), batch, method, Settings(lambda_=stats["lambda"]))
     for key, value in fixed.policy.items():
         torch.testing.assert_close(adaptive.policy[key], value, rtol=1e-6, atol=1e-9)
-    plain, plain_stats = update(nets, start(nets), batch, method, Settings())
+    plain, plain_stats = update(nets, init(nets), batch, method, Settings())
     assert "lambda" not in plain_stats
     assert not torch.equal(plain.policy["policy_head.weight"], adaptive.policy["policy_head.weight"])
 
@@ -316,10 +316,10 @@ def test_shaped_rewards_teach_and_raw_ones_are_reported() -> None:
     nets, method = networks("no-int"), find_method("no-int")
     batch = make_batch()
     batch = batch._replace(reward_TB=10 * (batch.reward_TB - 0.5), previous_reward_B=batch.previous_reward_B * 0)
-    shaped, stats = update(nets, start(nets), batch, method, Settings(reward_shaping="soft-asymmetric"))
+    shaped, stats = update(nets, init(nets), batch, method, Settings(reward_shaping="soft-asymmetric"))
     by_hand = 5 * torch.tanh(batch.reward_TB / 5)
     by_hand = torch.where(batch.reward_TB < 0, 0.3 * by_hand, by_hand)
-    expected, _ = update(nets, start(nets), batch._replace(reward_TB=by_hand), method, Settings())
+    expected, _ = update(nets, init(nets), batch._replace(reward_TB=by_hand), method, Settings())
     assert stats["r_e"] == pytest.approx(batch.reward_TB.mean().item())
     for key, value in expected.policy.items():
         torch.testing.assert_close(shaped.policy[key], value, rtol=0, atol=0)

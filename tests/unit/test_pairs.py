@@ -9,11 +9,11 @@ import torch
 from leco.coding import make_coder
 from leco.config import parse
 from leco.envs.registry import TASKS
+from leco.learning.state import Batch, init
+from leco.learning.update import update
 from leco.methods import METHODS
 from leco.networks import build
 from leco.publishing import acting_snapshot, load_acting
-from leco.training import Batch, start
-from leco.update import update
 
 T, B = 2, 2
 
@@ -51,7 +51,7 @@ def test_a_method_takes_a_step_on_a_task(task: str, method: str) -> None:
     networks = build(row, known.observation_shape, known.actions, experiment.hash)
     coder = make_coder(row, known.observation_shape, networks.intrinsic and networks.intrinsic.eval(), experiment.hash)
     assert (coder is not None) == row.counts
-    state = start(networks)
+    state = init(networks)
     data = batch(known.observation_shape, known.actions, networks.policy.initial_state(B), counted=row.counts)
     after, stats = update(networks, state, data, row, experiment.training)
     assert all(np.isfinite(value) for value in stats.values())

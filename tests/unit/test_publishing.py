@@ -10,11 +10,11 @@ import torch
 from training_case import make_batch, networks
 
 from leco.coding import make_coder
+from leco.learning.state import Settings, init
+from leco.learning.update import update
 from leco.methods import METHODS, find_method
 from leco.publishing import SnapshotError, acting_snapshot, load_acting
-from leco.training import Settings, start
 from leco.types import ParameterSnapshot
-from leco.update import update
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def test_an_actor_gets_the_policy_and_the_hash_and_nothing_else(name: str) -> None:
     """With what it gets it acts and hashes as the learner would."""
     nets, fresh = networks(name), networks(name)
-    state, _ = update(nets, start(nets), make_batch(), find_method(name), Settings())
+    state, _ = update(nets, init(nets), make_batch(), find_method(name), Settings())
     sent = acting_snapshot(state, 4)
     assert sent.version == 4
     assert sent.tensors["updates"] == 1
@@ -49,7 +49,7 @@ def test_an_actor_gets_the_policy_and_the_hash_and_nothing_else(name: str) -> No
 
 
 def test_a_snapshot_keeps_its_numbers() -> None:
-    state = start(networks())
+    state = init(networks())
     sent = acting_snapshot(state, 1)
     first = next(iter(state.policy))
     before = sent.tensors[f"policy/{first}"].copy()
@@ -59,7 +59,7 @@ def test_a_snapshot_keeps_its_numbers() -> None:
 
 def test_half_precision_is_widened_and_read_only_arrays_are_copied() -> None:
     nets = networks()
-    sent = acting_snapshot(start(nets), 1)
+    sent = acting_snapshot(init(nets), 1)
     half = {name: a.astype(np.float16) if a.dtype.kind == "f" else a for name, a in sent.tensors.items()}
     for array in half.values():
         array.setflags(write=False)
@@ -87,7 +87,7 @@ def test_a_snapshot_of_other_networks_is_refused_by_name(
     change: Callable[[dict[str, Any]], object], message: str
 ) -> None:
     nets = networks()
-    tensors = dict(acting_snapshot(start(nets), 3).tensors)
+    tensors = dict(acting_snapshot(init(nets), 3).tensors)
     change(tensors)
     with pytest.raises(SnapshotError, match=message):
         load_acting(ParameterSnapshot(3, tensors), nets)
@@ -95,7 +95,7 @@ def test_a_snapshot_of_other_networks_is_refused_by_name(
 
 def test_integers_are_never_taken_from_half_precision() -> None:
     nets = networks()
-    tensors = dict(acting_snapshot(start(nets), 1).tensors)
+    tensors = dict(acting_snapshot(init(nets), 1).tensors)
     whole = [name for name, array in tensors.items() if array.dtype.kind == "i" and name != "updates"]
     assert whole
     for name in whole:
@@ -105,4 +105,4 @@ def test_integers_are_never_taken_from_half_precision() -> None:
 
 def test_a_snapshot_counts_from_one() -> None:
     with pytest.raises(ValueError, match="version is 0, expected 1 or more"):
-        acting_snapshot(start(networks()), 0)
+        acting_snapshot(init(networks()), 0)

@@ -18,10 +18,10 @@ from leco.envs import registry
 from leco.envs.minigrid_reference import make_one
 from leco.envs.minigrid_replay import Replayer
 from leco.envs.registry import find_task
+from leco.learning.state import init
 from leco.methods import METHODS, Modulation, Novelty, find_method
 from leco.networks import build
 from leco.report.pictures import draw_moment, draw_observation, window
-from leco.training import start
 from services import episodes
 from services.episodes import Keeper
 from services.evaluate import Trained
@@ -46,7 +46,7 @@ def trained(method: str, task: Task, **settings: Any) -> Trained:
     torch.manual_seed(3)
     experiment = parse("", {"task": task.name, "method": method, **settings})
     networks = build(find_method(method), task.observation_shape, task.actions, experiment.hash)
-    state = start(networks)
+    state = init(networks)
     for name, tensor in state.intrinsic.items():  # they begin at zero
         if name.startswith("modulator_out"):
             tensor.normal_(0, 0.3)

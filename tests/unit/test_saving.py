@@ -22,10 +22,10 @@ import torch
 from training_case import make_batch, networks
 
 from leco import saving
+from leco.learning.state import Networks, Settings, TrainingState, init
+from leco.learning.update import update
 from leco.methods import find_method
 from leco.saving import SavedStateError, load, save
-from leco.training import Networks, Settings, State, start
-from leco.update import update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,13 +63,13 @@ def assert_same(a: object, b: object) -> None:
         assert (type(a), a) == (type(b), b)
 
 
-def odd_state() -> State:
+def odd_state() -> TrainingState:
     """Few tensors, and everything about them that a careless copy would lose."""
     nan = torch.tensor([0x7FC00001, 0x7F800123, -0x3FFFFF, -(2**31)], dtype=torch.int32).view(torch.float32)  # and -0.0
     nan64 = torch.tensor([0x7FF8000000000ABC, -(2**63)], dtype=torch.int64).view(torch.float64)
     named = {"z": nan, "a": nan64, "grid": torch.arange(6.0).view(2, 3).t(), "none": torch.zeros(0, 3)}
     other = {name: tensor + 1 for name, tensor in named.items()}
-    base = start(policy_alone())
+    base = init(policy_alone())
     return base._replace(
         policy=named,
         policy_adam=base.policy_adam._replace(mean=other, square={"z": nan}, steps=2**40),
@@ -78,7 +78,7 @@ def odd_state() -> State:
     )
 
 
-def like(state: State) -> State:
+def like(state: TrainingState) -> TrainingState:
     """The same structure, other numbers."""
     zeros: Callable[[Any], Any] = lambda m: {name: torch.zeros_like(m[name]) for name in reversed(list(m))}  # noqa: E731
 
@@ -113,7 +113,7 @@ def test_every_bit_name_and_type_comes_back(saved: Path) -> None:
 
 def test_the_state_of_real_networks_comes_back(tmp_path: Path) -> None:
     for nets in (networks(), policy_alone()):
-        state = start(nets)
+        state = init(nets)
         save(tmp_path / "s", state, {})
         assert_same(load(tmp_path / "s", like(state)), (state, {}))
 
@@ -128,7 +128,7 @@ def test_parameters_that_share_memory_are_saved(tmp_path: Path) -> None:
 class Grown(NamedTuple):
     """What a state with another field would be."""
 
-    inner: State
+    inner: TrainingState
     rounds: int
     noise: torch.Tensor
 
@@ -152,13 +152,13 @@ def test_equal_input_gives_equal_bytes(tmp_path: Path, saved: Path) -> None:
 @pytest.mark.parametrize("method", ["leco", "no-int"])
 def test_training_goes_on_as_if_never_interrupted(tmp_path: Path, method: str) -> None:
     nets = networks() if method != "no-int" else policy_alone()
-    straight = train(start(nets), range(6), method)
-    save(tmp_path / "s", train(start(nets), range(3), method), {})
-    resumed, _ = load(tmp_path / "s", start(nets))
+    straight = train(init(nets), range(6), method)
+    save(tmp_path / "s", train(init(nets), range(3), method), {})
+    resumed, _ = load(tmp_path / "s", init(nets))
     assert_same(train(resumed, range(3, 6), method), straight)
 
 
-def train(state: State, seeds: range, method: str) -> State:
+def train(state: TrainingState, seeds: range, method: str) -> TrainingState:
     nets = networks() if method != "no-int" else policy_alone()
     for seed in seeds:
         state, _ = update(nets, state, make_batch(seed), find_method(method), Settings(policy_learning_rate=0.01))
@@ -168,11 +168,11 @@ def train(state: State, seeds: range, method: str) -> State:
 # What is refused
 
 
-def swap(state: State, **policy: torch.Tensor) -> State:
+def swap(state: TrainingState, **policy: torch.Tensor) -> TrainingState:
     return state._replace(policy={**state.policy, **policy})
 
 
-OTHERS: dict[str, tuple[Callable[[State], State], str]] = {
+OTHERS: dict[str, tuple[Callable[[TrainingState], TrainingState], str]] = {
     "missing": (lambda s: swap(s, new=torch.zeros(1)), r"missing: policy/new;"),
     "unexpected": (lambda s: s._replace(running={}), r"not expected: running/mask, running/norm.num_batches_tracked;"),
     "shape": (lambda s: swap(s, z=torch.zeros(2, 2)), r"float32 \[4\] as policy/z, expected torch.float32 \[2, 2\]"),
@@ -447,7 +447,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS / 'unit'}:{TESTS.parent}", "OMP_NUM_THREADS": "1"}
 
 
-def filled(state: State, number: int) -> State:
+def filled(state: TrainingState, number: int) -> TrainingState:
     """A state of 1 MB in which everything says the same number."""
     return state._replace(updates=number, intrinsic={"large": torch.full((250_000,), float(number))})
 

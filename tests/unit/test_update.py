@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from training_case import A, awaken, make_batch, networks
 
+from leco.learning.state import Networks, Settings, TrainingState, init
+from leco.learning.update import update
 from leco.methods import METHODS, find_method
 from leco.nets.intrinsic import minigrid_intrinsic
 from leco.nets.policy import MiniGridPolicy
-from leco.training import Networks, Settings, State, start
-from leco.update import update
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from leco.training import Batch
+    from leco.learning.state import Batch
 
 CURIOUS = ("noveld", "rnd", "ride", "agac")
 UNTRAINED = ("value_head.weight", "value_head.bias")  # AGAC's adversary has no use for a value
@@ -30,14 +30,14 @@ def flat(tensors: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([t.double().flatten() for t in tensors.values()])
 
 
-def copied(state: State) -> State:
+def copied(state: TrainingState) -> TrainingState:
     return copy.deepcopy(state)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_step_moves_what_the_method_trains_and_nothing_else(name: str) -> None:
     nets, batch = networks(name), make_batch()
-    state = start(nets)
+    state = init(nets)
     before = copied(state)
     after, stats = update(nets, state, batch, find_method(name), Settings())
     assert all(torch.isfinite(torch.tensor(value)) for value in stats.values())
@@ -73,9 +73,9 @@ def test_a_step_moves_what_the_method_trains_and_nothing_else(name: str) -> None
 def test_a_step_depends_on_its_inputs_alone(name: str, inner_loss: str) -> None:
     nets, batch = networks(name), make_batch()
     settings = Settings(inner_loss=inner_loss, decoded=3)  # type: ignore[arg-type]
-    first, first_stats = update(nets, start(nets), batch, find_method(name), settings)
+    first, first_stats = update(nets, init(nets), batch, find_method(name), settings)
     torch.manual_seed(99)
-    second, second_stats = update(nets, start(nets), batch, find_method(name), settings)
+    second, second_stats = update(nets, init(nets), batch, find_method(name), settings)
     assert first_stats == second_stats
     assert torch.equal(flat(first.policy), flat(second.policy))
     assert torch.equal(flat(first.intrinsic), flat(second.intrinsic))
@@ -84,21 +84,21 @@ def test_a_step_depends_on_its_inputs_alone(name: str, inner_loss: str) -> None:
 def test_lambda_0_is_vq_only_and_lambda_1_is_lirpg_for_the_policy() -> None:
     nets, batch = networks(), make_batch()
     for lambda_, other in ((0.0, "vq-only"), (1.0, "lirpg")):
-        ours, _ = update(nets, start(nets), batch, find_method("leco"), Settings(lambda_=lambda_))
-        theirs, _ = update(nets, start(nets), batch, find_method(other), Settings())
+        ours, _ = update(nets, init(nets), batch, find_method("leco"), Settings(lambda_=lambda_))
+        theirs, _ = update(nets, init(nets), batch, find_method(other), Settings())
         assert torch.equal(flat(ours.policy), flat(theirs.policy))
 
 
 def test_without_a_weight_the_intrinsic_reward_changes_nothing_for_the_policy() -> None:
     nets, batch = networks(), make_batch()
-    ours, _ = update(nets, start(nets), batch, find_method("leco"), Settings(alpha=0.0))
-    plain, _ = update(networks("no-int"), start(nets), batch, find_method("no-int"), Settings())
+    ours, _ = update(nets, init(nets), batch, find_method("leco"), Settings(alpha=0.0))
+    plain, _ = update(networks("no-int"), init(nets), batch, find_method("no-int"), Settings())
     assert torch.equal(flat(ours.policy), flat(plain.policy))
 
 
 def test_the_stats_are_those_of_the_batch() -> None:
     nets, batch = networks(), make_batch()
-    _, stats = update(nets, start(nets), batch, find_method("leco"), Settings())
+    _, stats = update(nets, init(nets), batch, find_method("leco"), Settings())
     assert batch.count_TB is not None
     assert stats["r_e"] == pytest.approx(batch.reward_TB.mean().item())
     assert stats["r_ep"] == pytest.approx((1 / batch.count_TB.double().sqrt()).mean().item())
@@ -115,13 +115,13 @@ def test_it_says_once_when_the_hash_is_done_and_leaves_the_threads_as_they_were(
     said: list[None] = []
     threads = torch.get_num_threads()
     nets = networks(name)
-    update(nets, start(nets), make_batch(), find_method(name), Settings(), when_hashed=lambda: said.append(None))
+    update(nets, init(nets), make_batch(), find_method(name), Settings(), when_hashed=lambda: said.append(None))
     assert (len(said), torch.get_num_threads()) == (1, threads)
 
 
 def test_the_hash_learns_to_reconstruct_a_batch() -> None:
     nets, batch, settings = networks(), make_batch(), Settings(intrinsic_learning_rate=1e-3)
-    state, losses = start(nets), []
+    state, losses = init(nets), []
     for _ in range(40):
         state, stats = update(nets, state, batch, find_method("vq-only"), settings)
         losses.append(stats["hash_loss"])
@@ -130,7 +130,7 @@ def test_the_hash_learns_to_reconstruct_a_batch() -> None:
 
 def test_ae_lsh_learns_to_reconstruct_a_batch_from_bits() -> None:
     nets, batch, settings = networks("ae-lsh"), make_batch(), Settings(intrinsic_learning_rate=1e-3)
-    state, losses = start(nets), []
+    state, losses = init(nets), []
     for _ in range(40):
         state, stats = update(nets, state, batch, find_method("ae-lsh"), settings)
         losses.append(stats["hash_loss"])
@@ -143,13 +143,13 @@ def test_the_naive_modulator_is_told_the_novelty_and_does_not_train_the_encoder(
     nets = networks(name)
     counts = batch.count_TB
     assert counts is not None
-    seldom, _ = update(nets, start(nets), batch, find_method(name), Settings())
-    often, _ = update(nets, start(nets), batch._replace(count_TB=counts * 7), find_method(name), Settings())
+    seldom, _ = update(nets, init(nets), batch, find_method(name), Settings())
+    often, _ = update(nets, init(nets), batch._replace(count_TB=counts * 7), find_method(name), Settings())
     assert not torch.equal(flat(seldom.policy), flat(often.policy))
     for method, reaches in (("leco-naive", False), ("lirpg", True)):
         nets = networks(method)
         strong, weak = (
-            update(nets, start(nets), batch, find_method(method), Settings(alpha=alpha))[0].intrinsic_adam.mean
+            update(nets, init(nets), batch, find_method(method), Settings(alpha=alpha))[0].intrinsic_adam.mean
             for alpha in (1.0, 0.5)
         )
         differs = {key for key, value in strong.items() if not torch.allclose(value, weak[key], rtol=1e-9, atol=1e-14)}
@@ -159,7 +159,7 @@ def test_the_naive_modulator_is_told_the_novelty_and_does_not_train_the_encoder(
 
 def test_the_modulator_may_have_a_learning_rate_of_its_own() -> None:
     nets, batch, method = networks(), make_batch(), find_method("leco")
-    state = start(nets)
+    state = init(nets)
     plain, _ = update(nets, state, batch, method, Settings())
     slow, _ = update(nets, state, batch, method, Settings(modulator_learning_rate=3e-5))
     for name, before in state.intrinsic.items():
@@ -175,7 +175,7 @@ def test_the_decoder_may_learn_from_a_sample() -> None:
     nets, batch, method = networks("vq-only"), make_batch(), find_method("vq-only")
 
     def gradient(decoded: int | None, turn: int) -> Tensor:
-        after, _ = update(nets, start(nets)._replace(updates=turn), batch, method, Settings(decoded=decoded))
+        after, _ = update(nets, init(nets)._replace(updates=turn), batch, method, Settings(decoded=decoded))
         return after.intrinsic_adam.mean["decoder.last.bias"]
 
     whole = gradient(None, 0)
@@ -198,7 +198,7 @@ def cut_batch() -> Batch:
 def test_an_episode_that_goes_on_after_its_cut_is_worth_there_what_was_expected() -> None:
     nets, batch = networks("no-int"), cut_batch()
     assert batch.cut_TB is not None
-    state, method = start(nets), find_method("no-int")
+    state, method = init(nets), find_method("no-int")
     go_on = Settings(go_on_after_cuts=True)
     with torch.no_grad():
         previous_reward_TB = torch.cat([batch.previous_reward_B.unsqueeze(0), batch.reward_TB])
@@ -220,7 +220,7 @@ def test_an_episode_that_goes_on_after_its_cut_is_worth_there_what_was_expected(
 
 def test_a_scale_is_that_of_all_rewards() -> None:
     nets, batch = networks(), make_batch()
-    state, method = start(nets), find_method("leco")
+    state, method = init(nets), find_method("leco")
     scaled, _ = update(nets, state, batch, method, Settings(reward_scale=4.0, alpha=0.25))
     larger = batch._replace(reward_TB=4 * batch.reward_TB)
     expected, _ = update(nets, state, larger, method, Settings(alpha=1.0))
@@ -232,14 +232,14 @@ def test_a_scale_is_that_of_all_rewards() -> None:
 def test_counts_that_are_missing_are_named() -> None:
     nets = networks()
     with pytest.raises(ValueError, match="'leco' needs counts, and this batch has none"):
-        update(nets, start(nets), make_batch()._replace(count_TB=None), find_method("leco"), Settings())
+        update(nets, init(nets), make_batch()._replace(count_TB=None), find_method("leco"), Settings())
 
 
 def test_no_step_makes_a_number_that_is_none() -> None:
     """Twenty steps in float32, as training does them."""
     torch.manual_seed(0)
     nets = Networks(MiniGridPolicy(A), awaken(minigrid_intrinsic(A)))
-    state = start(nets)
+    state = init(nets)
     for seed in range(20):
         made = make_batch(seed)
         batch = made._replace(

@@ -7,9 +7,9 @@ import functools
 import numpy as np
 import torch
 
+from leco.learning.state import Networks, TrainingState, init
 from leco.methods import find_method
 from leco.networks import build
-from leco.training import Networks, State, start
 from leco.types import EpisodeSummary, Trajectory
 
 T, A = 3, 7
@@ -21,9 +21,9 @@ def networks() -> Networks:
     return build(find_method("no-int"), (7, 7, 3), A)
 
 
-def state(updates: int, shift: float = 0.0) -> State:
+def state(updates: int, shift: float = 0.0) -> TrainingState:
     """A state that can be told from others."""
-    fresh = start(networks())
+    fresh = init(networks())
     policy = {name: tensor + shift for name, tensor in fresh.policy.items()}
     return fresh._replace(policy=policy, updates=updates)
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from learner_parts import A, T, networks, trajectory
 
+from leco.learning.state import init
+from leco.learning.update import update
 from leco.methods import find_method
 from leco.settings import Settings
-from leco.training import start
 from leco.types import EpisodeSummary
-from leco.update import update
 from services.learner.batching import make_batch
 
 CPU = torch.device("cpu")
@@ -51,7 +51,7 @@ def test_types_are_those_that_an_update_takes() -> None:
     assert batch.previous_reward_B.dtype == batch.reward_TB.dtype == batch.core_state.dtype == torch.float32
     assert batch.count_TB is not None
     assert batch.count_TB.dtype == torch.int64
-    after, _ = update(networks(), start(networks()), batch, find_method("no-int"), Settings())
+    after, _ = update(networks(), init(networks()), batch, find_method("no-int"), Settings())
     assert after.updates == 1
 
 

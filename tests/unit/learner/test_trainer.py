@@ -10,9 +10,9 @@ from learner_parts import T, networks, trajectory
 from prometheus_client import CollectorRegistry
 
 from leco.config import ConfigError, Experiment, parse
+from leco.learning.state import init
 from leco.milestones import find_milestones
 from leco.saving import load
-from leco.training import start
 from leco.types import EpisodeSummary
 from services.learner.checkpoints import Checkpoints
 from services.learner.metrics import LearnerMetrics
@@ -58,7 +58,7 @@ class Case:
         self.trainer = Trainer(
             self.experiment,
             networks(),
-            start(networks())._replace(updates=updates),
+            init(networks())._replace(updates=updates),
             intake=Trajectories(batches),  # type: ignore[arg-type]
             publish=self.published.append,
             checkpoints=Checkpoints(folder / "checkpoints", 100),
@@ -175,7 +175,7 @@ def test_milestones_are_kept_for_good(tmp_path: Path) -> None:
         f"{share}%": f"milestone-{updates:09d}.safetensors"
         for share, updates in ((25, 3), (50, 5), (75, 8), (100, 10))  # the first that has them all
     }
-    state, facts = load(kept["75%"], start(networks()))
+    state, facts = load(kept["75%"], init(networks()))
     assert (state.updates, facts["frames"]) == (8, 8 * BATCH * T)
     assert [path.name for path in folder.glob("[0-9]*")] == ["000000010.safetensors"]
     more = parse("", {"task": "Empty-5x5", "frames": 2 * frames, "learner.batch": BATCH, "actors.unroll": T})

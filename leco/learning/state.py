@@ -1,4 +1,4 @@
-"""The values of a training step: what goes into `leco.update.update`, and what it changes.
+"""The values of a training step: what goes into `leco.learning.update.update`, and what it changes.
 
 T     actions in an unroll          B  unrolls in a batch       A  number of actions
 O...  shape of one observation
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from leco.nets.intrinsic import Intrinsic
     from leco.nets.policy import Policy
 
-__all__ = ["Batch", "Named", "Networks", "Settings", "State", "start"]
+__all__ = ["Batch", "Networks", "Params", "Settings", "TrainingState", "init"]
 
-Named = dict[str, Tensor]
+Params = dict[str, Tensor]
 
 
 class Batch(NamedTuple):
@@ -56,7 +56,7 @@ class Batch(NamedTuple):
 
 
 class Networks(NamedTuple):
-    """What is computed, without the numbers: parameters are in `State`. None for what a method does not have.
+    """What is computed, without the numbers: parameters are in `TrainingState`. None for what a method does not have.
 
     intrinsic  hash, modulator and V^e
     novelty    what only the method's novelty needs; AGAC's adversary is a policy
@@ -67,26 +67,26 @@ class Networks(NamedTuple):
     novelty: Rnd | Dynamics | Policy | None = None
 
 
-class State(NamedTuple):
+class TrainingState(NamedTuple):
     """Everything that training changes. A value: `update` makes a new one."""
 
-    policy: Named
+    policy: Params
     policy_adam: AdamState
-    intrinsic: Named
+    intrinsic: Params
     intrinsic_adam: AdamState
-    running: Named  # statistics of the intrinsic module's batch norms
-    novelty: Named
+    running: Params  # statistics of the intrinsic module's batch norms
+    novelty: Params
     novelty_adam: AdamState
-    novelty_running: Named  # moments that the novelty's networks keep
+    novelty_running: Params  # moments that the novelty's networks keep
     updates: int
 
 
-def start(networks: Networks) -> State:
+def init(networks: Networks) -> TrainingState:
     """The state of networks as they were made."""
     policy, _ = _numbers(networks.policy)
     intrinsic, running = _numbers(networks.intrinsic)
     novelty, novelty_running = _numbers(networks.novelty)
-    return State(
+    return TrainingState(
         policy=policy,
         policy_adam=adam_start(policy),
         intrinsic=intrinsic,
@@ -99,7 +99,7 @@ def start(networks: Networks) -> State:
     )
 
 
-def _numbers(net: nn.Module | None) -> tuple[Named, Named]:
+def _numbers(net: nn.Module | None) -> tuple[Params, Params]:
     """Parameters and buffers; none of no network."""
     net = net or nn.Module()
     return (

@@ -22,9 +22,9 @@ from leco.algo.dedup import distinct
 from leco.algo.losses import entropy, log_prob, policy_gradient_loss, value_loss
 from leco.algo.meta import reward_weights
 from leco.algo.vtrace import vtrace
-from leco.following import follow, previous_action
+from leco.learning.intrinsic_pass import Chance, Looking
+from leco.learning.policy_pass import follow, previous_action
 from leco.novelty import judge
-from leco.seeing import Chance, Looking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
     from leco.algo.dedup import Distinct
     from leco.algo.meta import Forward, RewardWeights
     from leco.algo.vtrace import VTrace
+    from leco.learning.intrinsic_pass import Seen
+    from leco.learning.state import Batch, Networks, Params, Settings, TrainingState
     from leco.methods import Method
     from leco.nets.policy import Policy
     from leco.novelty import Novel
-    from leco.seeing import Seen
-    from leco.training import Batch, Named, Networks, Settings, State
 
 
 def update(
     networks: Networks,
-    state: State,
+    state: TrainingState,
     batch: Batch,
     method: Method,
     settings: Settings,
     *,
     progress: float = 0.0,
     when_hashed: Callable[[], object] = lambda: None,
-) -> tuple[State, dict[str, float]]:
+) -> tuple[TrainingState, dict[str, float]]:
     """One step on one batch.
 
     Args:
@@ -144,7 +144,7 @@ def update(
 
 
 def _look(
-    networks: Networks, tensors: Named, unique: Distinct, chance: Chance, when_hashed: Callable[[], object]
+    networks: Networks, tensors: Params, unique: Distinct, chance: Chance, when_hashed: Callable[[], object]
 ) -> Looking | None:
     """Begins to look at the batch; None without a hash."""
     if networks.intrinsic is None:
@@ -218,20 +218,20 @@ def _opposed(learned: VTrace, novel: Novel, weight: float) -> VTrace:
 class _Step(NamedTuple):
     """A step of the policy: along which gradients, what was left of them, and where it led."""
 
-    gradients: Named
+    gradients: Params
     clipped: Clipped
-    after: Named
+    after: Params
     adam: AdamState
 
 
-def _policy_step(policy: Named, gradients: Named, before: AdamState, settings: Settings) -> _Step:
+def _policy_step(policy: Params, gradients: Params, before: AdamState, settings: Settings) -> _Step:
     clipped = clip(gradients, settings.max_gradient_norm)
     rates = {"learning_rate": settings.policy_learning_rate, "eps": settings.eps}
     return _Step(gradients, clipped, *adam(policy, clipped.gradients, before, betas=settings.policy_betas, **rates))
 
 
 def _answer(
-    passes: tuple[Forward, Forward], policy: Named, inner: _Step, batch: Batch, settings: Settings, *advantages: Tensor
+    passes: tuple[Forward, Forward], policy: Params, inner: _Step, batch: Batch, settings: Settings, *advantages: Tensor
 ) -> RewardWeights:
     """How the task's own objective, after the policy's step, answers to each advantage and target of the inner loss."""
     log_pi_TB, rho_TB, advantage_e_TB = advantages
@@ -252,13 +252,13 @@ def _answer(
 
 
 def _descend(
-    gradients: Named, parameters: Named, before: AdamState, rate: float, settings: Settings
-) -> tuple[Named, AdamState]:
+    gradients: Params, parameters: Params, before: AdamState, rate: float, settings: Settings
+) -> tuple[Params, AdamState]:
     """A step of networks other than the policy."""
     return adam(parameters, gradients, before, learning_rate=rate, betas=settings.intrinsic_betas, eps=settings.eps)
 
 
-def _held_back(before: Named, after: Named, settings: Settings) -> Named:
+def _held_back(before: Params, after: Params, settings: Settings) -> Params:
     """The modulator's step with its own learning rate: a step of Adam is proportional to the rate."""
     if settings.modulator_learning_rate is None:
         return after
@@ -269,16 +269,16 @@ def _held_back(before: Named, after: Named, settings: Settings) -> Named:
     }
 
 
-def _leaves(tensors: Mapping[str, Tensor]) -> Named:
+def _leaves(tensors: Mapping[str, Tensor]) -> Params:
     return {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
 
 
-def _copies(tensors: Mapping[str, Tensor]) -> Named:
+def _copies(tensors: Mapping[str, Tensor]) -> Params:
     """Of what the forward pass changes."""
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def _gradients(loss: Tensor, parameters: Named, *, keep: bool) -> Named:
+def _gradients(loss: Tensor, parameters: Params, *, keep: bool) -> Params:
     """Zero for a parameter that the loss does not depend on. `keep`: the graph is needed again."""
     found = torch.autograd.grad(loss, list(parameters.values()), retain_graph=keep, allow_unused=True)
     return {

@@ -28,9 +28,9 @@ from leco.methods import Method, Modulation
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from leco.learning.state import Batch, Params
     from leco.nets.bottleneck import Squeezed
     from leco.nets.intrinsic import Intrinsic
-    from leco.training import Batch, Named
 
 _GOLDEN = 0.6180339887498949  # its multiples fill the interval from 0 to 1 evenly, however many there are
 _HEADS = ("modulator_", "value_head.")  # the parameters of what follows z_e beside the hash
@@ -49,7 +49,7 @@ class Hashed(NamedTuple):
 
     loss: Tensor
     grad_UDHW: Tensor
-    gradients: Named
+    gradients: Params
 
 
 class Seen(NamedTuple):
@@ -80,7 +80,7 @@ class Looking:
         chance: What is drawn at random, and how.
     """
 
-    def __init__(self, net: Intrinsic, tensors: Named, unique: Distinct, chance: Chance) -> None:
+    def __init__(self, net: Intrinsic, tensors: Params, unique: Distinct, chance: Chance) -> None:
         self._net, self._unique = net, unique
         self._heads = {name: tensor for name, tensor in tensors.items() if name.startswith(_HEADS)}
         # Two threads may call one module only with parameters that are not the other's: a call puts them into it.
@@ -100,7 +100,7 @@ class Looking:
         seen: Seen = _call(_Heads(self._net), self._heads, leaf_UDHW, batch, self._unique, method, r_ep_TB)
         return seen
 
-    def learn(self, loss: Tensor | None) -> tuple[Tensor, Named]:
+    def learn(self, loss: Tensor | None) -> tuple[Tensor, Params]:
         """The hash's loss, and each parameter's gradient of it and of `loss`, which follows from `see`; zeros if it has none."""
         looked, hashed = self._looked.result(), self._hashed.result()
         grad_UDHW, gradients = hashed.grad_UDHW, dict(hashed.gradients)
@@ -134,18 +134,18 @@ def _one_thread_more() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _learned(tensors: Named) -> Named:
+def _learned(tensors: Params) -> Params:
     return {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
 
 
-def _gradients(loss: Tensor, leaf_UDHW: Tensor, tensors: Named) -> tuple[Tensor, Named]:
+def _gradients(loss: Tensor, leaf_UDHW: Tensor, tensors: Params) -> tuple[Tensor, Params]:
     """Of z_e, and of the parameters that the loss depends on."""
     learned = _learned(tensors)
     grad_UDHW, *found = torch.autograd.grad(loss, [leaf_UDHW, *learned.values()], allow_unused=True)
     return grad_UDHW, {name: grad for name, grad in zip(learned, found, strict=True) if grad is not None}
 
 
-def _call(part: _Part, tensors: Named, *arguments: object) -> Any:
+def _call(part: _Part, tensors: Params, *arguments: object) -> Any:
     return functional_call(part.train(), {f"net.{name}": tensor for name, tensor in tensors.items()}, arguments)
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from leco.algo.dedup import Distinct
+    from leco.learning.state import Batch
     from leco.nets.policy import Policy, PolicyOutput
-    from leco.training import Batch
 
 
 def follow(

@@ -1,0 +1,1 @@
+"""One training step: state, policy_pass, intrinsic_pass, modulator, update."""
