@@ -43,10 +43,10 @@ from torch import Tensor
 from torch.func import functional_call
 from update import ACTIONS, real_batch
 
-from leco.algo.adam import AdamState, adam, adam_sensitivity
+from leco.algo.adam import AdamState, adam, adam_jacobian_diag
 from leco.algo.dedup import distinct
 from leco.algo.losses import entropy, log_prob, policy_gradient_loss, value_loss
-from leco.algo.meta import outer_loss, reward_weights
+from leco.algo.meta import meta_gradient_weights, outer_loss
 from leco.algo.vtrace import VTrace, vtrace
 from leco.learning.state import Batch, Settings
 from leco.nets.policy import MiniGridPolicy
@@ -255,16 +255,16 @@ def by_forward_mode(problem: Problem, forward: Forward) -> Tensor:
         logits_TBA, value_TB, _ = forward(parameters, known)
         return logits_TBA, value_TB[:-1]
 
-    weights = reward_weights(
+    weights = meta_gradient_weights(
         judged,
         policy,
         after,
-        adam_sensitivity(
+        adam_jacobian_diag(
             slopes, moments, learning_rate=settings.policy_learning_rate, betas=settings.policy_betas, eps=settings.eps
         ),
         tangents=partial(judged, known=said.gates),
         action_TB=problem.batch.action_TB,
-        behind_TB=said.log_pi_TB.detach(),
+        log_pi_TB=said.log_pi_TB.detach(),
         rho_TB=said.trace.rho_TB,
         advantage_e_TB=problem.advantage_e_TB,
     )

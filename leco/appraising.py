@@ -8,24 +8,25 @@ O...  shape of one observation
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from leco.algo.bonus import adapted_lambda, intrinsic_reward, modulation
+from leco.algo.bonus import adapted_lambda, intrinsic_reward
 from leco.algo.dedup import distinct
 from leco.coding import make_coder
-from leco.learning.policy_pass import previous_action
+from leco.learning.rewards import modulated
 from leco.learning.state import Batch
-from leco.methods import Modulation
+from leco.methods import Modulation, Novelty
 from leco.novelty import judge
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
-    from leco.learning.state import Networks, TrainingState
+    from leco.learning.state import Networks, Params, TrainingState
     from leco.methods import Method
     from leco.settings import HashSize, Settings
 
@@ -45,7 +46,9 @@ class Appraisal(NamedTuple):
 class Appraiser:
     """Judges whole episodes as the learner judges unrolls, but with the running statistics of its batch norms, as actors do.
 
-    A share of run-wide counts in r_ep (`inter_episode`) is left out: the run's table is not part of a checkpoint.
+    A share of run-wide counts in r_ep (`inter_episode`) is left out: the run's table is not part of a checkpoint. What a state
+    has no parameters for (`leco.publishing.acting_state`) cannot be said: r_ta without a modulator is nan, so is r_ep without the
+    networks that measure it, and r_i without either.
 
     Args:
         networks: Their parameters are replaced by those of the state.
@@ -71,6 +74,8 @@ class Appraiser:
             networks.intrinsic.load_state_dict({**state.intrinsic, **state.running}, strict=False)
             networks.intrinsic.eval()
         self._coder = make_coder(method, observation_shape, networks.intrinsic, hash_size)
+        self._has_modulator = _has_all(state.intrinsic, networks.intrinsic)
+        self._has_novelty = method.novelty is Novelty.ADVERSARIAL or _has_all(state.novelty, networks.novelty)
 
     @property
     def lambda_(self) -> float:
@@ -134,6 +139,8 @@ class Appraiser:
         )
 
     def _novelty(self, batch: Batch) -> Tensor:
+        if not self._has_novelty:
+            return torch.full_like(batch.reward_TB, math.nan).flatten()
         running = {name: tensor.clone() for name, tensor in self._state.novelty_running.items()}
         logits_TBA = torch.zeros(*batch.action_TB.shape, self._networks.policy.policy_head.out_features)
         novel = judge(
@@ -151,10 +158,17 @@ class Appraiser:
         net = self._networks.intrinsic
         if net is None or self._method.modulation is Modulation.NONE:
             return torch.zeros_like(r_ep_T)
+        if not self._has_modulator:
+            return torch.full_like(r_ep_T, math.nan)
         z_NF = net.encode(batch.observation_TBO[:-1, 0]).flatten(1)
         told = r_ep_T if self._method.modulation is Modulation.REPLACING else None
         scores_NA = net.modulate(z_NF, batch.action_TB.flatten(), novelty_N=told)
-        return modulation(scores_NA.unsqueeze(1), previous_action(batch)[:-1]).flatten()
+        return modulated(scores_NA.unsqueeze(1), batch, self._settings).flatten()
+
+
+def _has_all(params: Params, net: nn.Module | None) -> bool:
+    """Whether these are all parameters of a network."""
+    return net is None or all(name in params for name, _ in net.named_parameters())
 
 
 def visit_counts(code_TW: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:

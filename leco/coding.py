@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from leco.algo.dedup import distinct
-from leco.algo.hashes import dsc_code
+from leco.algo.hashes import OBJECT_CODE_WIDTH, dsc_code, exact_code, objects_code
 from leco.methods import Hash
+from leco.nets.intrinsic import HashModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +70,12 @@ def make_coder(
             size, levels = hash_size.size or size, hash_size.codes or levels
         width = size[0] * size[1] * observation_shape[-1]
         return Coder(width, partial(dsc_code, size=size, levels=levels, maximum=maximum))
-    if intrinsic is None:
-        raise ValueError(f"method {method.name!r} has a learned hash: its networks are needed")
+    if method.hash is Hash.EXACT:
+        return Coder(16, exact_code)
+    if method.hash is Hash.OBJECTS:
+        return Coder(OBJECT_CODE_WIDTH, objects_code)
+    if not isinstance(intrinsic, HashModule):
+        raise ValueError(  # noqa: TRY004  # what is missing are networks, whatever their type
+            f"method {method.name!r} has a learned hash: its networks are needed"
+        )
     return Coder(intrinsic.bottleneck.code_width, intrinsic.code)

@@ -53,17 +53,17 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
     if "task" not in table:
         raise ConfigError('task is missing: name what is to be solved, for example task = "KeyCorridorS3R3"')
     try:
-        if "preset" in table:
-            table = with_preset(table, table.pop("preset"))
         task, method = find_task(str(table["task"])), find_method(str(table.get("method", "leco")))
+        grid = task.observation_shape == (7, 7, 3)
+        if "preset" in table:
+            table = with_preset(table, table.pop("preset"), method=method.name, grid=grid)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     table |= {"task": task.name, "method": method.name}
     training = table.setdefault("training", {})
     if isinstance(training, dict):
-        pixels = task.observation_shape != (7, 7, 3)
         training.setdefault("gamma", task.gamma)
-        training.setdefault("alpha", method.alphas[pixels])
+        training.setdefault("alpha", method.alphas[not grid])
         training.setdefault("novelty_learning_rate", method.novelty_learning_rate)
         training.setdefault("reward_shaping", "soft-asymmetric" if task.simulator == "dmlab" else "none")
     experiment: Experiment = _read(Experiment, table, "")
@@ -138,7 +138,7 @@ def _value(kind: Any, value: Any, path: str) -> Any:
             raise ConfigError(f"{path} is {value!r}, expected a section [{path}]")
         return _read(typing.cast("type", kind), value, f"{path}.")
     origin, options = typing.get_origin(kind), typing.get_args(kind)
-    if origin is types.UnionType:  # X | None; TOML has no null, so leaving the key out is None
+    if origin in (types.UnionType, typing.Union):  # X | None; TOML has no null, so leaving the key out is None
         return _value(options[0], value, path)
     if origin is typing.Literal:
         if value not in options:

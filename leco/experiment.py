@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from leco.envs.registry import find_task
-from leco.methods import Novelty, find_method
+from leco.methods import Hash, Method, Novelty, find_method
 from leco.settings import HashSize, Settings
 
 
@@ -39,6 +39,9 @@ class Learning:
     milestones        how many are kept for good, after even shares of the frames (4: 25, 50, 75 and 100 %), for `leco report`
                       to show how behaviour changed; one of MiniGrid takes 17 MB
     record_every      how often a line is written to metrics.csv and TensorBoard
+    synchronous       actors play only when the learner waits for what they play, with the parameters of that moment: nothing is
+                      older than it must be (a single actor with a batch of environments is on policy). Otherwise they play while
+                      it learns, which is faster and older
     deterministic     one actor takes turns with the learner, and every run with the same seed gives the same numbers, also when
                       it is stopped and resumed; slower. It ends with the first checkpoint that has all frames, and what was
                       played before the last checkpoint is dropped by its version, whatever max_lag is
@@ -52,7 +55,18 @@ class Learning:
     keep: int = 3
     milestones: int = 4
     record_every: int = 20
+    synchronous: bool = False
     deterministic: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """How large the policy is.
+
+    width  of its features and of its recurrent core; the paper's is 256
+    """
+
+    width: int = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +76,20 @@ class Experiment:
     task, method  by name; see `leco tasks` and `leco methods`
     seed          of networks, actions and levels
     frames        actions in the environments after which training ends
-    hash          the size of codes, where it is not the paper's
+    until         the success rate of the last 100 episodes, above 0 and at most 1, at which training ends before that; left
+                  out, it never does
+    network       how large the policy is
+    hash          which hash counts, and the size of codes, where they are not the method's and the paper's
     """
 
     task: str
     method: str = "leco"
     seed: int = 1
     frames: int = 5_000_000
+    until: float | None = None
     actors: Actors = field(default_factory=Actors)
     learner: Learning = field(default_factory=Learning)
+    network: Network = field(default_factory=Network)
     training: Settings = field(default_factory=Settings)
     hash: HashSize = field(default_factory=HashSize)
 
@@ -96,6 +115,9 @@ def check(experiment: Experiment) -> None:
         "training.novelty_learning_rate": training.novelty_learning_rate,
         "training.eps": training.eps,
         "training.reward_scale": training.reward_scale,
+        "training.epochs": training.epochs,
+        "training.minibatches": training.minibatches,
+        "network.width": experiment.network.width,
     }
     for key, value in positive.items():
         if value <= 0:
@@ -126,6 +148,8 @@ def check(experiment: Experiment) -> None:
             "more than 0; leave it out for the intrinsic module's",
         ),
         ("decoded", training.decoded, "at least 1; leave it out to decode all"),
+        ("clip_range", training.clip_range, "more than 0; leave it out for the plain policy gradient"),
+        ("sequence_length", training.sequence_length, "at least 1; leave it out for whole unrolls"),
     )
     for key, number, expected in optional:
         if number is not None and number <= 0:
@@ -135,13 +159,62 @@ def check(experiment: Experiment) -> None:
             f"learner.queue is {learner.queue}, expected at least learner.batch ({learner.batch}): "
             "a batch must fit in the queue, or training waits for ever"
         )
+    _check_until(experiment)
+    _check_reuse(experiment)
     _check_hash(experiment)
     _check_turns(actors, learner)
 
 
+def _check_until(experiment: Experiment) -> None:
+    """That the success rate at which training ends can be reached."""
+    if experiment.until is None:
+        return
+    if not 0 < experiment.until <= 1:
+        raise ConfigError(
+            f"until is {experiment.until}, expected more than 0 and at most 1: the success rate at which training ends, "
+            "0.95 for 95 %"
+        )
+    if not find_task(experiment.task).solvable:
+        raise ConfigError(
+            f"until is {experiment.until}, but {experiment.task} calls no episode solved: leave it out, and end by frames"
+        )
+
+
+def _check_reuse(experiment: Experiment) -> None:
+    """That a batch can be cut into sequences and minibatches, and learned from more than once."""
+    training, unroll = experiment.training, experiment.actors.unroll
+    length = training.sequence_length or unroll
+    if unroll % length != 0:
+        raise ConfigError(
+            f"training.sequence_length is {length}, expected a divisor of actors.unroll ({unroll}), which is cut into sequences"
+        )
+    sequences = experiment.learner.batch * unroll // length
+    if training.minibatches > sequences:
+        raise ConfigError(
+            f"training.minibatches is {training.minibatches}, expected at most {sequences}, the sequences of a batch"
+        )
+    if training.epochs * training.minibatches > 1 and training.clip_range is None:
+        raise ConfigError(
+            "training.clip_range is left out, expected a number such as 0.2 because training.epochs or training.minibatches is "
+            "more than 1: the plain policy gradient is right for one step only"
+        )
+
+
+def method_of(experiment: Experiment) -> Method:
+    """The row of the experiment's method, with the hash that it counts with.
+
+    Raises:
+        ConfigError: the method has no hash, and another one is asked for.
+    """
+    try:
+        return find_method(experiment.method, experiment.hash.kind)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
 def _check_hash(experiment: Experiment) -> None:
     """That codes can be as large as is asked for, and that there are counts where they are asked for."""
-    size, method = experiment.hash, find_method(experiment.method)
+    size, method = experiment.hash, method_of(experiment)
     if size.size is not None and not all(1 <= each <= 16 for each in size.size):
         raise ConfigError(f"hash.size is {list(size.size)}, expected a height and a width from 1 to 16")
     if size.codes is not None and not 2 <= size.codes <= 256:
@@ -149,6 +222,10 @@ def _check_hash(experiment: Experiment) -> None:
     if size.bits is not None and not 1 <= size.bits <= 2048:
         raise ConfigError(f"hash.bits is {size.bits}, expected 1 to 2048: a code has at most 256 bytes")
     pixels = find_task(experiment.task).observation_shape != (7, 7, 3)
+    if pixels and method.hash is Hash.OBJECTS:
+        raise ConfigError(
+            f"{experiment.task} shows pixels, and objects are counted in views of MiniGrid: choose another method or hash.kind"
+        )
     if size.size is not None and pixels and method.learns_hash and size.size not in ((2, 3), (4, 6)):
         raise ConfigError(f"hash.size is {list(size.size)}, expected [2, 3] or [4, 6] for a learned hash of pixels")
     if experiment.training.inter_episode > 0 and method.novelty is not Novelty.COUNT:

@@ -1,4 +1,4 @@
-"""On what machine, and by what command, something is made."""
+"""On what machine, by what command and since when something is made."""
 
 from __future__ import annotations
 
@@ -7,16 +7,40 @@ import platform
 import re
 import shlex
 import sys
+import time
 from pathlib import Path
 
 COMMAND = "LECO_COMMAND"
 """The environment variable by which a command tells the services that it starts what was typed."""
+CLOCK_ZERO = "LECO_CLOCK_ZERO"
+"""The environment variable by which `leco train` tells its learner when the run's clock stood at zero, see `clock_zero`."""
 
 
 def typed_command() -> str:
     """What was typed to start this process, or the one that started it; without passwords in addresses."""
     command = os.environ.get(COMMAND) or shlex.join(["leco", *sys.argv[1:]])
     return re.sub(r"://[^@/\s]*@", "://...@", command)
+
+
+def process_start() -> float:
+    """When this process began, as time.monotonic() counts; where the system does not tell, now."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # since the system began
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK") if ticks else 0.0
+    except (OSError, ValueError, IndexError, AttributeError):
+        age = 0.0
+    return time.monotonic() - max(age, 0.0)
+
+
+def clock_zero() -> float | None:
+    """When the clock of this run stood at zero, as time.monotonic() counts; None if nobody said so.
+
+    All processes of a machine read the same clock, so a command can say it to those that it starts.
+    """
+    try:
+        return float(os.environ[CLOCK_ZERO])
+    except (KeyError, ValueError):
+        return None
 
 
 def hardware() -> dict[str, str | int]:

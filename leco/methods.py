@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import difflib
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 class Hash(enum.Enum):
     """What makes two observations the same."""
 
     NONE = "-"
-    VQ = "VQ"
+    VQ = "vq"
     """The indices of the nearest codebook vectors of a VQ-VAE."""
-    AE_LSH = "AE-LSH"
+    AE_LSH = "ae-lsh"
     """The signs of random projections of an autoencoder's rounded bottleneck."""
-    DSC = "DSC"
+    DSC = "dsc"
     """The observation itself, downsampled and coarsely quantised."""
+    EXACT = "exact"
+    """The whole observation: two are the same only if they are equal."""
+    OBJECTS = "objects"
+    """MiniGrid: which objects are in view, wherever they are, and what is carried."""
 
 
 class Novelty(enum.Enum):
@@ -73,8 +77,13 @@ class Method:
 
     @property
     def learns_hash(self) -> bool:
-        """Whether the hash is a network, which the modulator then shares."""
+        """Whether the hash is a network, whose encoder the modulator then shares."""
         return self.hash in (Hash.VQ, Hash.AE_LSH)
+
+    @property
+    def has_intrinsic(self) -> bool:
+        """Whether there is an intrinsic module: for a learned hash, or for a modulator."""
+        return self.learns_hash or self.modulation is not Modulation.NONE
 
     @property
     def counts(self) -> bool:
@@ -83,7 +92,18 @@ class Method:
 
 
 _ROWS = (
-    Method("no-int", Hash.NONE, Novelty.NONE, Modulation.NONE, description="plain IMPALA, no intrinsic reward"),
+    Method("no-int", Hash.NONE, Novelty.NONE, Modulation.NONE, description="no intrinsic reward"),
+    Method(
+        "exact", Hash.EXACT, Novelty.COUNT, Modulation.NONE, lambda_=0.0, description="counts of whole observations"
+    ),
+    Method(
+        "objects",
+        Hash.OBJECTS,
+        Novelty.COUNT,
+        Modulation.NONE,
+        lambda_=0.0,
+        description="counts of the objects in view (MiniGrid)",
+    ),
     Method("dsc", Hash.DSC, Novelty.COUNT, Modulation.NONE, lambda_=0.0, description="counts of coarse pictures"),
     Method(
         "ae-lsh",
@@ -99,7 +119,7 @@ _ROWS = (
         Hash.VQ,
         Novelty.COUNT,
         Modulation.ADDITIVE,
-        description="counts of VQ-VAE codes, modulated by what the task rewards",
+        description="counts of codes, modulated by what the task rewards",
     ),
     Method("leco-ae-lsh", Hash.AE_LSH, Novelty.COUNT, Modulation.ADDITIVE, description="the same on AE-LSH codes"),
     Method(
@@ -144,13 +164,17 @@ _ROWS = (
 METHODS = {row.name: row for row in _ROWS}
 
 
-def find_method(name: str) -> Method:
-    """The row of that name.
+def find_method(name: str, hash_kind: str | None = None) -> Method:
+    """The row of that name, with another hash than its own if one is named.
 
     Raises:
-        ValueError: there is none; the message names the nearest and lists all.
+        ValueError: there is no such row, in which case the message names the nearest and lists all; or it has no hash.
     """
     method = METHODS.get(name)
+    if method is not None and hash_kind is not None:
+        if method.hash is Hash.NONE:
+            raise ValueError(f"hash.kind is {hash_kind!r}, but method {name!r} has no hash: leave it out")
+        return replace(method, hash=Hash(hash_kind))
     if method is not None:
         return method
     near = difflib.get_close_matches(name, METHODS, n=1)

@@ -18,7 +18,7 @@ from leco.algo.bonus import episodic_bonus, mixed_bonus
 from leco.algo.curiosity import discounted_so_far, divergence, first_visit, impact, novelty_gain
 from leco.algo.dedup import Distinct, distinct
 from leco.algo.losses import log_prob
-from leco.learning.policy_pass import follow
+from leco.learning.policy_pass import unroll_policy
 from leco.methods import Method, Novelty
 from leco.nets.curiosity import Dynamics, Rnd
 from leco.nets.policy import Policy
@@ -120,7 +120,8 @@ def _counts(batch: Batch, method: Method) -> Tensor:
 
 
 def _count_bonus(batch: Batch, method: Method, settings: Settings) -> Tensor:
-    r_ep_TB = episodic_bonus(_counts(batch, method), batch.reward_TB.dtype)
+    worth = first_visit if settings.episodic_bonus == "first-visit" else episodic_bonus
+    r_ep_TB = worth(_counts(batch, method), batch.reward_TB.dtype)
     if settings.inter_episode == 0:
         return r_ep_TB
     if batch.run_count_TB is None:
@@ -201,7 +202,7 @@ def _impact(net: Dynamics, tensors: Params, batch: Batch, count_TB: Tensor) -> N
 def _adversarial(net: Policy, tensors: Params, batch: Batch, unique: Distinct, logits_TBA: Tensor) -> Novel:
     """The adversary remembers nothing from before the unroll: actors, which would have to carry its state, do not know it."""
     forgotten = batch._replace(core_state=torch.zeros_like(batch.core_state))
-    other_TBA = follow(net, tensors, forgotten, unique).logits_TBA[:-1]
+    other_TBA = unroll_policy(net, tensors, forgotten, unique, len(batch.action_TB)).logits_TBA
     apart_TB = divergence(logits_TBA, other_TBA)
     with torch.no_grad():
         unforeseen_TB = log_prob(logits_TBA, batch.action_TB) - log_prob(other_TBA, batch.action_TB)

@@ -1,16 +1,18 @@
-"""What a learner sends to its actors: the policy, and of the intrinsic module what the hash needs.
+"""What acts, of a training state: the policy, and of the intrinsic module what the hash needs.
 
-Names in a snapshot are `policy/...` and `hash/...`, and `updates` is how many updates made it. Actors neither decode nor
-modulate, so those networks, which are more than half of all parameters, stay at home.
+A learner sends it to its actors as a snapshot, and an entry of the zoo keeps it as a file. Names in both are `policy/...` and
+`hash/...`, and `updates` is how many updates made it. Actors neither decode nor modulate, so those networks, which are more than
+half of all parameters, stay at home.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
+from leco.learning.state import init
 from leco.types import ParameterSnapshot
 
 if TYPE_CHECKING:
@@ -20,19 +22,56 @@ if TYPE_CHECKING:
 
     from leco.learning.state import Networks, Params, TrainingState
 
-_AT_HOME = ("decoder.", "modulator_", "value_head.")
+_AT_HOME = ("decoder.", "features.", "modulator_", "value_head.")
 
 
 class SnapshotError(ValueError):
     """A snapshot that does not fit the networks. The text says why."""
 
 
+class ActingParams(NamedTuple):
+    """What acts.
+
+    policy   its parameters
+    hash     parameters and running statistics that codes are computed with; none without a learned hash
+    updates  how many updates made them
+    """
+
+    policy: Params
+    hash: Params
+    updates: int
+
+
+def acting_params(state: TrainingState) -> ActingParams:
+    """What acts, of a state."""
+    return ActingParams(dict(state.policy), _of_the_hash({**state.intrinsic, **state.running}), state.updates)
+
+
+def acting_state(params: ActingParams, networks: Networks) -> TrainingState:
+    """A state with nothing but these parameters, to play with and not to train on.
+
+    Modulator, V^e, decoder and the novelty's own networks are absent from it, so that numbers which nobody trained are not taken
+    for trained ones.
+    """
+    net = networks.intrinsic
+    buffers = set() if net is None else {name for name, _ in net.named_buffers()}
+    return init(networks)._replace(
+        policy=params.policy,
+        intrinsic={name: tensor for name, tensor in params.hash.items() if name not in buffers},
+        running={name: tensor for name, tensor in params.hash.items() if name in buffers},
+        novelty={},
+        novelty_running={},
+        updates=params.updates,
+    )
+
+
 def acting_snapshot(state: TrainingState, version: int) -> ParameterSnapshot:
     """What actors need of a state. The arrays are copies."""
     if version < 1:
         raise ValueError(f"version is {version}, expected 1 or more")
-    named = {f"policy/{name}": tensor for name, tensor in state.policy.items()}
-    named |= {f"hash/{name}": tensor for name, tensor in _of_the_hash({**state.intrinsic, **state.running}).items()}
+    params = acting_params(state)
+    named = {f"policy/{name}": tensor for name, tensor in params.policy.items()}
+    named |= {f"hash/{name}": tensor for name, tensor in params.hash.items()}
     arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in named.items()}
     return ParameterSnapshot(version, arrays | {"updates": np.array(state.updates, np.int64)})
 

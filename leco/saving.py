@@ -1,7 +1,8 @@
-"""The state of training on disk.
+"""The state of training on disk, or the part of it that acts.
 
 A file is one safetensors file, so it can hold numbers and text, but never code as a pickle can: each tensor of a `TrainingState`
-under its path, such as `policy_adam/mean/policy_head.bias`, and one text of JSON in the metadata, under "leco":
+or of `ActingParams` under its path, such as `policy_adam/mean/policy_head.bias`, and one text of JSON in the metadata, under
+"leco":
 
     format    version of all this
     names     paths of all tensors and counters, in the order of the state
@@ -17,7 +18,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import safetensors.torch
 import torch
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from leco.learning.state import Params, TrainingState
+    from leco.publishing import ActingParams
 
     Leaves = dict[str, Tensor | int]  # by path
 
@@ -38,13 +40,14 @@ MAX_HEADER_BYTES = 2**20  # names, shapes, counters and facts; LECO's state for 
 KEY = "leco"
 
 Fact = str | int | float | bool
+State = TypeVar("State", "TrainingState", "ActingParams")
 
 
 class SavedStateError(ValueError):
     """A file that does not hold the state that was asked for. The text says why, and what to do."""
 
 
-def save(path: str | Path, state: TrainingState, facts: Mapping[str, Fact]) -> None:
+def save(path: str | Path, state: TrainingState | ActingParams, facts: Mapping[str, Fact]) -> None:
     """Writes a state to a file, all or nothing: after a crash at any moment the old file is there, or the new one.
 
     Equal states and facts give equal bytes. One writer at a time: of two at once, one may fail, but neither spoils the file.
@@ -70,7 +73,7 @@ def save(path: str | Path, state: TrainingState, facts: Mapping[str, Fact]) -> N
     replace_file(Path(path), data)
 
 
-def load(path: str | Path, like: TrainingState) -> tuple[TrainingState, dict[str, Fact]]:
+def load(path: str | Path, like: State) -> tuple[State, dict[str, Fact]]:
     """A saved state, bit for bit, and its facts.
 
     like  a state of the same networks, for example a fresh one; it gives structure, shapes, types and devices, and so the
@@ -86,7 +89,7 @@ def load(path: str | Path, like: TrainingState) -> tuple[TrainingState, dict[str
         found, facts = _decoded(data, expected, most)
     except SavedStateError as error:
         raise SavedStateError(f"{path} {error}") from error.__cause__
-    state: TrainingState = _filled(like, "", found)
+    state: State = _filled(like, "", found)
     return state, facts
 
 

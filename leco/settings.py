@@ -30,6 +30,18 @@ class Settings:
                 soft-asymmetric: 5 tanh(r / 5), times 0.3 where it is negative, as IMPALA on DMLab
     max_gradient_norm   the policy's gradient is scaled down to this norm where it is larger; None never does
     decoded     how many observations of a batch the decoder learns from, drawn by how often each occurs; None for all
+    epochs, minibatches   how often a batch is learned from, and in how many parts each time: PPO's reuse. 1 and 1 is the paper's
+                single pass
+    sequence_length   the policy's gradient goes back over so many steps; advantages look ahead over the whole unroll. None for
+                all of it
+    clip_range  PPO's clipped surrogate: where pi(a) has moved by this share away from what it was before the batch, an action
+                teaches nothing more. None for the plain policy gradient, which only a single pass can have
+    normalize_advantages   whether the policy learns from advantages less the batch's mean in units of its deviation
+    episodic_bonus   what a count is worth: 1 / sqrt(N), as published, or 1 for a first visit and 0 for all others
+    center_bonus   whether r_ep is paid less its running mean: a bonus whose mean stays positive makes going on worth more than
+                the goal
+    penalty_on_revisits   whether r_ta may only take away, and not give, where nothing is new (N > 1). A first visit is paid once,
+                but a modulator could pay for standing still for ever
     """
 
     gamma: float = 0.99
@@ -53,18 +65,28 @@ class Settings:
     inner_loss: Literal["policy-gradient", "whole"] = "policy-gradient"
     max_gradient_norm: float | None = None
     decoded: int | None = None
+    epochs: int = 1
+    minibatches: int = 1
+    sequence_length: int | None = None
+    clip_range: float | None = None
+    normalize_advantages: bool = False
+    episodic_bonus: Literal["inverse-sqrt", "first-visit"] = "inverse-sqrt"
+    center_bonus: bool = False
+    penalty_on_revisits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashSize:
-    """How large codes are; what is left out (None) is the paper's choice for this kind of observation.
+    """Which hash counts, and how large codes are; what is left out (None) is the method's, or the paper's for such observations.
 
+    kind    what makes two observations the same, where it is not the method's own: vq, ae-lsh, dsc, exact or objects
     size    height and width of what VQ and DSC make of an observation. VQ on MiniGrid: any, for its picture is four times as
             large; on pixels (2, 3) or (4, 6)
     codes   K: the vectors of VQ's codebook, and the levels of DSC; 2 to 256
     bits    of an AE-LSH code
     """
 
+    kind: Literal["vq", "ae-lsh", "dsc", "exact", "objects"] | None = None
     size: tuple[int, int] | None = None
     codes: int | None = None
     bits: int | None = None

@@ -11,6 +11,7 @@ COMMANDS = {
     "train": ("services.local", "train on this machine: all services as child processes"),
     "eval": ("services.evaluate", "play fresh episodes with a trained policy"),
     "watch": ("services.watch", "show a run as a live page in the browser"),
+    "zoo": ("services.zoo", "list trained policies that come with leco, or add one"),
     "sweep": ("services.sweep", "train and evaluate methods, tasks and seeds, and compare them"),
     "report": ("services.report", "a page of figures from runs or a sweep"),
     "tasks": ("services.tables", "list what can be solved"),
@@ -21,7 +22,7 @@ COMMANDS = {
     "health": ("services.health", "ask a running service whether it is well"),
     "cluster": ("services.cluster", "show what runs in a Kubernetes cluster, and how far it is"),
     "levels": ("services.levels", "compile levels of DeepMind Lab ahead of play"),
-    "demo": ("services.demo", "train LECO on a small task for a few minutes, and look at what it learned"),
+    "demo": ("services.demo", "train LECO until it solves MultiRoom-N6, and play with what it learned"),
     "count-demo": (
         "services.hashcount.demo",
         "the hash-count service and a small client that shows exactly-once counting",

@@ -70,9 +70,9 @@ def frames(episode: Episode, facts: Facts) -> Iterator[np.ndarray]:
     level.set_axis_off()
     picture = level.imshow(draw_moment(episode, 0, TILE), animated=True)
     level.set_title(f"{facts.method} on {facts.task}, after {facts.frames:,} frames", fontsize=10)
-    rewards = {"r_ep": episode.r_ep_T, "r_ta": episode.r_ta_T, "r_i": episode.r_i_T}
-    low = min(-0.05, *(float(each.min()) for each in rewards.values()))
-    high = max(1.05, *(float(each.max()) for each in rewards.values()))
+    rewards = _known_rewards(episode)
+    low = min([-0.05, *(float(each.min()) for each in rewards.values())])
+    high = max([1.05, *(float(each.max()) for each in rewards.values())])
     curve.set(xlim=(0, max(steps, 2)), ylim=(1.1 * low, 1.05 * high), xlabel="action")
     curve.set_title("intrinsic reward of each action", fontsize=10)
     curve.grid(alpha=0.3)
@@ -80,7 +80,8 @@ def frames(episode: Episode, facts: Facts) -> Iterator[np.ndarray]:
         name: curve.plot([], [], color=REWARD_COLOURS[name], label=name, linewidth=1.8, animated=True)[0]
         for name in rewards
     }
-    curve.legend(loc="upper right", fontsize=9)
+    if lines:
+        curve.legend(loc="upper right", fontsize=9)
     words = curve.set_xlabel(" \n ", fontsize=9, family="monospace", animated=True)
     moving: list[Artist] = [picture, *lines.values(), words]
     canvas.draw()
@@ -96,13 +97,17 @@ def frames(episode: Episode, facts: Facts) -> Iterator[np.ndarray]:
         yield np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
+def _known_rewards(episode: Episode) -> dict[str, np.ndarray]:
+    """The intrinsic rewards by name; an entry of the zoo, which has no modulator, knows only some of them."""
+    every = {"r_ep": episode.r_ep_T, "r_ta": episode.r_ta_T, "r_i": episode.r_i_T}
+    return {name: values_T for name, values_T in every.items() if np.isfinite(values_T).all()}
+
+
 def _words(episode: Episode, facts: Facts, t: int) -> str:
     """What happened last, in two lines."""
     if t == 0:
         return f"before the first of {len(episode.action_T)} actions\n "
     action = facts.actions[episode.action_T[t - 1]]
     seen = f", code seen {episode.count_T[t]} x" if episode.count_T[t] else ""
-    return (
-        f"{t:4}: {action}{seen}\n"
-        f"r_ep {episode.r_ep_T[t - 1]:5.2f}  r_ta {episode.r_ta_T[t - 1]:5.2f}  r_i {episode.r_i_T[t - 1]:5.2f}"
-    )
+    rewards = "  ".join(f"{name} {values_T[t - 1]:5.2f}" for name, values_T in _known_rewards(episode).items())
+    return f"{t:4}: {action}{seen}\n{rewards}"

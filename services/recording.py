@@ -9,7 +9,7 @@ import numpy as np
 
 from leco.appraising import Appraiser
 from leco.envs.registry import Task, find_task
-from leco.methods import find_method
+from leco.experiment import method_of
 from leco.report.recording import Episode, Facts, Recording
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def make_recording(
     appraiser = Appraiser(
         trained.networks,
         trained.state,
-        find_method(experiment.method),
+        method_of(experiment),
         experiment.training,
         observation_shape=task.observation_shape,
         hash_size=experiment.hash,

@@ -19,6 +19,7 @@ from services.sweep_jobs import Job, Sweep, present_commit
 from services.sweep_plan import plan
 from services.sweep_results import draw_task, gather, grouped, write_csv, write_markdown
 from services.sweep_view import View, overall, sentence
+from services.train_flags import UNTIL_HELP, read_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,6 +77,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", metavar="A,B", help="how; `leco methods` lists the names (default: leco)")
     parser.add_argument("--seeds", default="1", metavar="1,2,5-7", help="of networks, actions and levels (default: 1)")
     parser.add_argument("--frames", type=float, help="actions to train each run on, for example 1e6 (default: 5e6)")
+    parser.add_argument("--until", type=read_rate, metavar="RATE", help=UNTIL_HELP)
     parser.add_argument(
         "--preset",
         choices=PRESETS,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from leco.config import ConfigError, Experiment, flat, parse
 from leco.files import replace_file
+from leco.report.metrics import columns, read_metrics, when_reached
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,9 +45,29 @@ def evaluation(folder: Path, episodes: int | None = None) -> dict[str, Any] | No
     return found if right else None
 
 
+def last_metrics(folder: Path) -> dict[str, str] | None:
+    """The last line of a run's metrics.csv, if there is one."""
+    try:
+        rows = read_metrics(folder / "metrics.csv")
+    except OSError:
+        return None
+    return rows[-1] if rows else None
+
+
+def is_trained(folder: Path, experiment: Experiment) -> bool:
+    """Whether training has come to its end: by its frames, or by a success rate that its last line has."""
+    updates = trained_updates(folder)
+    if updates * frames_of_update(experiment) >= experiment.frames:
+        return True
+    last = last_metrics(folder) if experiment.until is not None else None
+    if last is None or experiment.until is None or when_reached(columns([last]), experiment.until) is None:
+        return False
+    return updates >= int(last["updates"])  # otherwise it was killed before it could save that
+
+
 def needs(run: Run, folder: Path, episodes: int) -> str:
     """What is left to do for a run: "train", "evaluate" or nothing."""
-    if trained_updates(folder) * frames_of_update(run.experiment) < run.experiment.frames:
+    if not is_trained(folder, run.experiment):
         return "train"
     return "evaluate" if evaluation(folder, episodes) is None else ""
 
@@ -70,7 +91,7 @@ def check_folder(runs: Sequence[Run], out: Path) -> None:
         changed = [
             f"{key} is {now.get(key, 'off')!r}, was {before.get(key, 'off')!r}"
             for key in now | before
-            if key != "frames" and now.get(key) != before.get(key)
+            if key not in ("frames", "until") and now.get(key) != before.get(key)
         ]
         size = frames_of_update(run.experiment)
         trained = trained_updates(kept.parent) * size
@@ -112,6 +133,7 @@ class Asked:
         for run in runs:
             e = run.experiment
             row = {"name": run.name, "task": e.task, "method": e.method, "seed": e.seed, "frames": e.frames}
+            row |= {"until": e.until} if e.until is not None else {}
             commits = self.runs.get(run.name, {}).get("commits", [])
             self.runs[run.name] = row | {"varied": dict(run.varied), "commits": commits}
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from leco.config import to_toml
 from leco.files import replace_file
-from leco.report.metrics import read_metrics
 from services.local import POLL_SECONDS, Child, last_lines
-from services.sweep_folder import evaluation, frames_of_update, needs, trained_updates
+from services.sweep_folder import evaluation, frames_of_update, last_metrics, needs, trained_updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,15 +66,6 @@ class Job:
             self.pace = int(last["frames"]) / max(float(last["seconds"]), 1e-9)
         if self.state == "done" and (found := evaluation(self.folder)) is not None:
             self.success = found["success"]
-
-
-def last_metrics(folder: Path) -> dict[str, str] | None:
-    """The last line of a run's metrics.csv, if there is one."""
-    try:
-        rows = read_metrics(folder / "metrics.csv")
-    except OSError:
-        return None
-    return rows[-1] if rows else None
 
 
 class Sweep:

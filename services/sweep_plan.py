@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from leco.config import ConfigError, Experiment, flat, show
-from services.local import read_experiment
+from services.train_flags import read_experiment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 # Keys of an experiment that a sweep has flags for.
-OWN_FLAGS = {"task": "--tasks", "method": "--methods", "seed": "--seeds", "frames": "--frames"}
+OWN_FLAGS = {"task": "--tasks", "method": "--methods", "seed": "--seeds", "frames": "--frames", "until": "--until"}
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _axes(each: Sequence[str], fixed: Sequence[str]) -> dict[str, list[str]]:
         if not equals:
             raise ConfigError(f"--set-each {text}: expected KEY=VALUE,VALUE, for example training.lambda=0,0.25,0.5")
         if key in OWN_FLAGS:
-            hint = "; it cannot differ within a sweep" if key == "frames" else ""
+            hint = "; it cannot differ within a sweep" if key in ("frames", "until") else ""
             raise ConfigError(f"--set-each {text}: use {OWN_FLAGS[key]}{hint}")
         if key in axes or key in (text.partition("=")[0] for text in fixed):
             raise ConfigError(f"{key} is set twice; give all its values in one --set-each {key}=...")

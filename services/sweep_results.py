@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import statistics
@@ -10,16 +11,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leco.config import ConfigError, parse
 from leco.files import replace_file
-from services.sweep_folder import evaluation, frames_of_update, trained_updates
-from services.sweep_jobs import last_metrics
+from leco.report.metrics import median_reached, read_table, when_reached
+from services.sweep_folder import evaluation, frames_of_update, is_trained, trained_updates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from leco.config import Experiment
+
 BEFORE = ("run", "task", "method")  # the varied settings
 EVALUATED = ("success", "success_low", "success_high", "return", "return_low", "return_high", "episodes")
-AFTER = ("seed", "frames", "updates", "wall_seconds", *EVALUATED, "version", "commit", "status")
+REACHED = ("frames_to_90", "seconds_to_90")  # 90 % of the last 100 episodes of training
+AFTER = ("seed", "frames", "updates", "wall_seconds", *REACHED, *EVALUATED, "version", "commit", "status")
 Row = dict[str, Any]  # by column; None is not known
 
 
@@ -34,13 +38,16 @@ def gather(out: Path, asked: Iterable[Mapping[str, Any]], states: Mapping[str, s
     rows = []
     for run in asked:
         folder = out / run["name"]
-        size, updates = _frames_of_update(folder), trained_updates(folder)
-        found, last = evaluation(folder), last_metrics(folder)
-        ended = found is not None and updates * size >= run["frames"]
+        experiment, updates = _experiment(folder, run), trained_updates(folder)
+        frames = updates * frames_of_update(experiment) if experiment is not None else 0
+        found, table = evaluation(folder), read_table(folder / "metrics.csv")
+        ended = found is not None and experiment is not None and is_trained(folder, experiment)
         status = states.get(run["name"], "done" if ended else "waiting")
         row: Row = {"run": run["name"], "task": run["task"], "method": run["method"], **run["varied"]}
-        row |= {"seed": run["seed"], "frames": updates * size, "updates": updates, "status": status}
-        row |= {"wall_seconds": float(last["seconds"]) if last else None}
+        row |= {"seed": run["seed"], "frames": frames, "updates": updates, "status": status}
+        row |= {"wall_seconds": float(table["seconds"][-1]) if len(table.get("seconds", ())) else None}
+        reached = when_reached(table)
+        row |= dict(zip(REACHED, (None, None) if reached is None else (reached.frames, reached.seconds), strict=True))
         row |= {"version": " ".join(_versions(folder)), "commit": " ".join(run["commits"])}
         if found is not None and status == "done":
             row |= {name: found[name] for name in EVALUATED} | {"wall_seconds": found["seconds"]}
@@ -48,11 +55,13 @@ def gather(out: Path, asked: Iterable[Mapping[str, Any]], states: Mapping[str, s
     return rows
 
 
-def _frames_of_update(folder: Path) -> int:
+def _experiment(folder: Path, asked: Mapping[str, Any]) -> Experiment | None:
+    """What a run was trained with, to end as was last asked for."""
     try:
-        return frames_of_update(parse((folder / "config.toml").read_text()))
+        before = parse((folder / "config.toml").read_text())
     except (OSError, ConfigError):
-        return 0
+        return None
+    return dataclasses.replace(before, frames=asked["frames"], until=asked.get("until"))
 
 
 def _versions(folder: Path) -> list[str]:
@@ -90,6 +99,8 @@ class Group(NamedTuple):
     frames: list[int]
     successes: list[float | None]
     returns: list[float]
+    frames_to_90: list[int | None]
+    seconds_to_90: list[float | None]
 
 
 def grouped(rows: Sequence[Row]) -> list[Group]:
@@ -103,16 +114,18 @@ def grouped(rows: Sequence[Row]) -> list[Group]:
     for (task, method, varied), members in groups.items():
         members.sort(key=lambda row: int(row["seed"]))
         done = [row for row in members if row["status"] == "done"]
-        columns = [[row[name] for row in done] for name in ("seed", "frames", "success", "return")]
+        columns = [[row[name] for row in done] for name in ("seed", "frames", "success", "return", *REACHED)]
         made.append(Group(task, method, varied, [row["run"] for row in members], *columns))
     return made
 
 
 def write_markdown(path: Path, groups: Sequence[Group]) -> None:
-    """One line for what is compared: the mean over seeds, and each seed's number."""
+    """One line for what is compared: the mean or the median over seeds, and each seed's number."""
     keys = list(dict.fromkeys(key for group in groups for key, _ in group.varied))
     head = ["method", *keys, "seeds", "frames", "success, mean", "of each seed", "return, mean", "of each seed"]
+    head += ["frames to 90 %, median", "of each seed", "seconds to 90 %, median", "of each seed"]
     lines = ["# Results", "", "Fresh episodes, played after training; results.csv has intervals and the rest."]
+    lines += ["To 90 %: until 90 of the last 100 episodes of training were solved; `-` is never."]
     for task in dict.fromkeys(group.task for group in groups):
         lines += ["", f"## {task}", "", _line(head), _line(["---"] * len(head))]
         for group in (each for each in groups if each.task == task):
@@ -123,7 +136,16 @@ def write_markdown(path: Path, groups: Sequence[Group]) -> None:
                 " to ".join(f"{n:,}" for n in sorted({min(group.frames), max(group.frames)})) if group.frames else "-"
             )
             lines.append(
-                _line([group.method, *(varied.get(key, "") for key in keys), seeds.strip(), frames, *_means(group)])
+                _line(
+                    [
+                        group.method,
+                        *(varied.get(key, "") for key in keys),
+                        seeds.strip(),
+                        frames,
+                        *_means(group),
+                        *_medians(group),
+                    ]
+                )
             )
         lines += ["", f"![success and return over frames]({task}.png)"]
     replace_file(path, ("\n".join(lines) + "\n").encode())
@@ -139,6 +161,14 @@ def _means(group: Group) -> list[str]:
         f"{statistics.fmean(group.returns):.3f}",
         ", ".join(f"{each:.3f}" for each in group.returns),
     ]
+
+
+def _medians(group: Group) -> list[str]:
+    def told(values: Sequence[float | None]) -> list[str]:
+        cells = ["-" if each is None else f"{each:,.0f}" for each in (median_reached(values), *values)]
+        return [cells[0], "; ".join(cells[1:]) or "-"]  # there are commas in the numbers
+
+    return [*told(group.frames_to_90), *told(group.seconds_to_90)]
 
 
 def _line(cells: Sequence[str]) -> str:

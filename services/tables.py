@@ -17,7 +17,7 @@ _OTHER_SIMULATORS = {"dmlab": "DeepMind Lab", "vizdoom": "ViZDoom"}
 def tasks(_arguments: Sequence[str]) -> None:
     """Prints the tasks."""
     rows = [(t.name, f"{t.max_steps}", f"{t.gamma:g}", t.description) for t in TASKS.values()]
-    _table(("task", "actions", "gamma", "what has to be done"), rows)
+    print_table(("task", "actions", "gamma", "what has to be done"), rows)
     sys.stdout.write("\n")
     for simulator, title in _OTHER_SIMULATORS.items():
         names = ", ".join(t.name for t in TASKS.values() if t.simulator == simulator)
@@ -30,10 +30,11 @@ def tasks(_arguments: Sequence[str]) -> None:
 def methods(_arguments: Sequence[str]) -> None:
     """Prints the methods."""
     rows = [(m.name, m.hash.value, m.novelty.value, m.modulation.value, m.description) for m in METHODS.values()]
-    _table(("method", "hash", "novelty", "modulation", "in words"), rows)
+    print_table(("method", "hash", "novelty", "modulation", "in words"), rows)
 
 
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """Prints rows below their headings, in columns."""
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     for row in (head, *rows):
         sys.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from leco.zoo import find_entries
 from services.watching.live import Live
 from services.watching.replays import Replays
 from services.watching.server import make_app
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Shows a run as a page in the browser while it trains, or afterwards: curves, time left, and an episode that the newest checkpoint
-plays, with its codes, counts and rewards. It only reads the run's folder. Ctrl-C ends it; training does not notice."""
+plays, with its codes, counts and rewards. It only reads the run's folder. Ctrl-C ends it; training does not notice. An entry of
+the zoo (`leco zoo`) is shown like a run that has ended."""
 HOST = "127.0.0.1"
 FIRST_PORT = 8720
 PORTS = 50
@@ -35,7 +37,9 @@ MOST_CONNECTIONS = 500
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serves the page until Ctrl-C."""
     parser = argparse.ArgumentParser("leco watch", description=DESCRIPTION)
-    parser.add_argument("run", type=Path, help="the run's folder")
+    parser.add_argument(
+        "run", type=Path, help="the run's folder, or an entry of the zoo, for example zoo/KeyCorridorS4R3"
+    )
     parser.add_argument("--port", type=int, help=f"of the page (default: the first free one from {FIRST_PORT} on)")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     given = parser.parse_args(arguments)
@@ -102,6 +106,8 @@ def why_not(folder: Path) -> str:
     """Why this folder cannot be watched, and what could be; empty if it can."""
     if (folder / "sweep.toml").exists():
         return f"{folder} is a sweep; watch one of its runs: {_listed(_runs(folder), folder.name)}"
+    if entries := find_entries(folder):
+        return f"{folder} is a zoo; watch one of its entries: {_listed(entries, folder.name)}"
     if folder.is_dir():
         return ""
     known = [each for parent in dict.fromkeys((folder.parent, Path("runs"))) for each in _runs(parent)]

@@ -25,7 +25,7 @@ class AdamState(NamedTuple):
     steps: int
 
 
-def adam_start(parameters: Named) -> AdamState:
+def init_adam(parameters: Named) -> AdamState:
     """Nothing remembered yet."""
     return AdamState(
         {name: torch.zeros_like(p) for name, p in parameters.items()},
@@ -85,7 +85,7 @@ def clip(gradients: Named, max_norm: float | None) -> Clipped:
     return Clipped({name: g * scale for name, g in gradients.items()}, norm, scale)
 
 
-def clip_transposed(along: Named, gradients: Named, clipped: Clipped) -> dict[str, Tensor]:
+def clip_vjp(along: Named, gradients: Named, clipped: Clipped) -> dict[str, Tensor]:
     """J^T u, where J is how the clipped gradients move with the gradients themselves (J is symmetric).
 
     Where nothing was clipped J is the identity. Otherwise the norm is fixed, and only what is orthogonal to g moves, scaled:
@@ -102,7 +102,7 @@ def clip_transposed(along: Named, gradients: Named, clipped: Clipped) -> dict[st
     return {name: clipped.scale * (u - share * gradients[name]) for name, u in along.items()}
 
 
-def adam_sensitivity(
+def adam_jacobian_diag(
     gradients: Named, after: AdamState, *, learning_rate: float, betas: tuple[float, float], eps: float
 ) -> dict[str, Tensor]:
     """dtheta'/dg: how each element of the step's result moves with the same element of its gradient.
@@ -116,11 +116,29 @@ def adam_sensitivity(
     """
     beta1, beta2 = betas
     correction1, correction2 = 1 - beta1**after.steps, 1 - beta2**after.steps
-    sensitivity = {}
+    jacobian_diag = {}
     for name, g in gradients.items():
         mean = after.mean[name] / correction1
         root = (after.square[name] / correction2).sqrt()
         below = root + eps
         root_by_g = torch.where(root > 0, (1 - beta2) / correction2 * g / root, torch.zeros_like(root))
-        sensitivity[name] = -learning_rate * ((1 - beta1) / correction1 / below - mean * root_by_g / below.square())
-    return sensitivity
+        jacobian_diag[name] = -learning_rate * ((1 - beta1) / correction1 / below - mean * root_by_g / below.square())
+    return jacobian_diag
+
+
+def adam_preconditioner(
+    after: AdamState, *, learning_rate: float, betas: tuple[float, float], eps: float, steps: int
+) -> dict[str, Tensor]:
+    """dtheta'/dg if many small steps along g are seen as one: -steps lr / (sqrt(v^) + eps), with v a constant.
+
+    Momentum only delays: what it keeps back of a gradient in one step it gives in the next ones.
+
+    Args:
+        after: What Adam remembers after the last step.
+        learning_rate, betas, eps: Of each step.
+        steps: How many there were.
+    """
+    correction2 = 1 - betas[1] ** after.steps
+    return {
+        name: -steps * learning_rate / ((square / correction2).sqrt() + eps) for name, square in after.square.items()
+    }

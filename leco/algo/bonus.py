@@ -67,6 +67,16 @@ def modulation(scores_TBA: Tensor, previous_action_TB: Tensor) -> Tensor:
     return score_TB.masked_fill(start_TB, 0).tanh()
 
 
+def penalty_on_revisits(r_ta: Tensor, count: Tensor) -> Tensor:
+    """r_ta where the code is new in its episode (N = 1), and at most 0 elsewhere. Both of one shape.
+
+    A first visit is paid once, but tanh is worth the same at every step: a modulator that has seen few successes can learn to pay
+    for standing still, and the policy then stands still for ever. With this, a step into nothing new never gains.
+    """
+    require_same_shape(r_ta=r_ta, count=count)
+    return torch.where(count == 1, r_ta, r_ta.clamp(max=0.0))
+
+
 def intrinsic_reward(r_ep: Tensor, r_ta: Tensor, lambda_: float) -> Tensor:
     """r_i = (1 - lambda) * r_ep + lambda * r_ta, eq. 1. Both of one shape; lambda_ from 0 (count only) to 1."""
     require_same_shape(r_ep=r_ep, r_ta=r_ta)

@@ -53,7 +53,7 @@ def distinct(observation_NO: Tensor) -> Distinct:
             f"not {observation_NO.dtype} of shape {list(observation_NO.shape)}"
         )
     n = len(observation_NO)
-    group_N, first_G = _groups(_words(observation_NO))
+    group_N, first_G = _groups(as_words(observation_NO))
     order_G = torch.argsort(first_G)
     place_G = torch.empty_like(order_G)
     place_G[order_G] = torch.arange(len(order_G), device=order_G.device)
@@ -82,6 +82,20 @@ def expand(value_UX: Tensor, index_N: Tensor) -> Tensor:
     return value_UX.index_select(0, index_N)
 
 
+def subset(unique: Distinct, index_N: Tensor) -> Distinct:
+    """Those distinct observations that some rows of the batch show.
+
+    Args:
+        unique: All of the batch.
+        index_N: [N], of which these rows are, as in `unique.index_N`.
+    """
+    which_U, place_N = torch.unique(index_N, return_inverse=True)
+    size = min(padded(len(which_U)), len(index_N))
+    padded_U = which_U.new_full((size,), int(which_U[0]))
+    padded_U[: len(which_U)] = which_U
+    return Distinct(unique.observation_UO[padded_U], torch.bincount(place_N, minlength=size).float(), place_N)
+
+
 def padded(count: int) -> int:
     """The size to which `count` distinct observations are padded: at most an eighth more, or 15 for few of them.
 
@@ -92,7 +106,7 @@ def padded(count: int) -> int:
     return -(-count // step) * step
 
 
-def _words(observation_NO: Tensor) -> Tensor:
+def as_words(observation_NO: Tensor) -> Tensor:
     """The bytes of each observation as words: [N, W], int64."""
     bytes_N = observation_NO.flatten(1)
     width = bytes_N.shape[1]
@@ -106,7 +120,7 @@ def _groups(words_NW: Tensor) -> tuple[Tensor, Tensor]:
 
     Sorting hashes is many times faster than sorting rows. If two rows ever collide, the rows themselves are sorted.
     """
-    numbers_G, group_N = torch.unique(_hash(words_NW), return_inverse=True)
+    numbers_G, group_N = torch.unique(hash_words(words_NW), return_inverse=True)
     first_G = _first(group_N, len(numbers_G))
     if not torch.equal(words_NW[first_G[group_N]], words_NW):
         rows_GW, group_N = torch.unique(words_NW, dim=0, return_inverse=True)
@@ -114,9 +128,13 @@ def _groups(words_NW: Tensor) -> tuple[Tensor, Tensor]:
     return group_N, first_G
 
 
-def _hash(words_NW: Tensor) -> Tensor:
-    """A 64-bit hash of each row: the sum of its words, each scrambled together with its position. [N], int64."""
-    mixed_NW = words_NW + torch.arange(words_NW.shape[1], device=words_NW.device) * _ODD
+def hash_words(words_NW: Tensor, salt: int = 0) -> Tensor:
+    """A 64-bit hash of each row: the sum of its words, each scrambled together with its position. [N], int64.
+
+    Hashes of different salts, small numbers, are independent of each other.
+    """
+    position_W = torch.arange(words_NW.shape[1], device=words_NW.device) + 1024 * salt
+    mixed_NW = words_NW + position_W * _ODD
     for shift, multiplier in _ROUNDS:
         # The mask makes torch's arithmetic shift a logical one, which loses no information.
         mixed_NW = (mixed_NW ^ ((mixed_NW >> shift) & ((1 << (64 - shift)) - 1))) * multiplier

@@ -7,6 +7,7 @@ N    observations; where a batch was reduced to distinct ones, row n stands for 
 ...  the axes of one observation
 """
 
+import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
@@ -49,6 +50,33 @@ def policy_gradient_loss(
     if detach_weights:
         weight_TB = weight_TB.detach()
     return -(weight_TB * log_prob_TB).mean()
+
+
+def clipped_surrogate_loss(
+    *, log_prob_TB: Tensor, old_log_prob_TB: Tensor, advantage_TB: Tensor, rho_TB: Tensor, clip_range: float
+) -> Tensor:
+    """PPO's objective (Schulman et al. 2017, eq. 7) with an importance weight: -mean(rho * min(r A, clip(r) A)), r = pi / pi_old.
+
+    Where pi is still pi_old, its gradient is that of `policy_gradient_loss`.
+
+    log_prob_TB      of the actions taken, under the policy that learns
+    old_log_prob_TB  the same before the batch was learned from; a constant
+    advantage_TB     a constant
+    rho_TB           the clipped importance weight of pi_old against the policy that acted; a constant
+    clip_range       an action teaches nothing more once r has left 1 -+ this in the direction that its advantage asks for
+    """
+    require_same_shape(
+        log_prob_TB=log_prob_TB, old_log_prob_TB=old_log_prob_TB, advantage_TB=advantage_TB, rho_TB=rho_TB
+    )
+    ratio_TB, advantage_TB = (log_prob_TB - old_log_prob_TB.detach()).exp(), advantage_TB.detach()
+    clipped_TB = ratio_TB.clamp(1 - clip_range, 1 + clip_range)
+    return -(rho_TB.detach() * torch.minimum(ratio_TB * advantage_TB, clipped_TB * advantage_TB)).mean()
+
+
+def standardize(x: Tensor) -> Tensor:
+    """(x - mean) / deviation over all elements; both are constants, so the result is linear in x. Zeros if all are equal."""
+    mean, deviation = x.detach().mean(), x.detach().std(correction=0)
+    return (x - mean) / (deviation + 1e-8)
 
 
 def value_loss(*, value_TB: Tensor, target_TB: Tensor, detach_target: bool = True) -> Tensor:

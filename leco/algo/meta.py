@@ -32,48 +32,48 @@ if TYPE_CHECKING:
     Forward = Callable[[Parameters], tuple[Tensor, Tensor]]
 
 
-def outer_loss(logits_TBA: Tensor, behind_TB: Tensor, action_TB: Tensor, advantage_TB: Tensor) -> Tensor:
+def outer_loss(logits_TBA: Tensor, log_pi_TB: Tensor, action_TB: Tensor, advantage_TB: Tensor) -> Tensor:
     """Eq. 4: -mean( min(1, pi'/pi) log pi'(a) A_e ), with the ratio, an importance weight, held fixed.
 
     logits_TBA    of pi', the policy after the step
-    behind_TB     log pi(a), before the step
+    log_pi_TB     log pi(a), before the step
     action_TB     the actions taken
     advantage_TB  A_e, the task's own V-trace advantages
     """
-    ahead_TB = log_prob(logits_TBA, action_TB)
-    ratio_TB = (ahead_TB.detach() - behind_TB).exp().clamp(max=1.0)
-    return policy_gradient_loss(log_prob_TB=ahead_TB, advantage_TB=advantage_TB, rho_TB=ratio_TB)
+    log_pi_new_TB = log_prob(logits_TBA, action_TB)
+    ratio_TB = (log_pi_new_TB.detach() - log_pi_TB).exp().clamp(max=1.0)
+    return policy_gradient_loss(log_prob_TB=log_pi_new_TB, advantage_TB=advantage_TB, rho_TB=ratio_TB)
 
 
-class RewardWeights(NamedTuple):
+class MetaWeights(NamedTuple):
     """How the outer loss changes with each advantage and each value target of the inner loss."""
 
     advantage_TB: Tensor
     target_TB: Tensor
 
 
-def reward_weights(
+def meta_gradient_weights(
     forward: Forward,
     before: Parameters,
     after: Parameters,
-    sensitivity: Parameters,
+    jacobian_diag: Parameters,
     *,
     tangents: Forward | None = None,
-    clipping: Callable[[Parameters], Parameters] | None = None,
+    clipping: Callable[[dict[str, Tensor]], Parameters] | None = None,
     action_TB: Tensor,
-    behind_TB: Tensor,
+    log_pi_TB: Tensor,
     rho_TB: Tensor,
     advantage_e_TB: Tensor,
-) -> RewardWeights:
+) -> MetaWeights:
     """The weights w_A and w_v of the head of this file.
 
     forward         the policy on this batch
-    clipping        J^T of what was done to g before the optimiser's step, if anything was; see `clip_transposed`
+    clipping        J^T of what was done to g before the optimiser's step, if anything was; see `clip_vjp`
     tangents        the same, for a call at theta of which only the tangents are used; forward itself, if not given
     before, after   theta and theta'
-    sensitivity     D, for example from `adam_sensitivity`; -learning rate for SGD
+    jacobian_diag   D, for example from `adam_jacobian_diag`; -learning rate for SGD
     action_TB       the actions taken
-    behind_TB       log pi(a) at theta
+    log_pi_TB       log pi(a) at theta
     rho_TB          the clipped importance weights of the inner loss
     advantage_e_TB  the task's own V-trace advantages
 
@@ -81,11 +81,11 @@ def reward_weights(
     back-propagation; without the second term if the inner loss has no value loss.
     """
     names = list(before)
-    ahead = {name: after[name].detach().requires_grad_() for name in names}
-    loss = outer_loss(forward(ahead)[0], behind_TB.detach(), action_TB, advantage_e_TB)
-    gradients = torch.autograd.grad(loss, [ahead[name] for name in names], allow_unused=True)
+    theta_new = {name: after[name].detach().requires_grad_() for name in names}
+    loss = outer_loss(forward(theta_new)[0], log_pi_TB.detach(), action_TB, advantage_e_TB)
+    gradients = torch.autograd.grad(loss, [theta_new[name] for name in names], allow_unused=True)
     direction = {
-        name: torch.zeros_like(ahead[name]) if gradient is None else sensitivity[name] * gradient
+        name: torch.zeros_like(theta_new[name]) if gradient is None else jacobian_diag[name] * gradient
         for name, gradient in zip(names, gradients, strict=True)
     }
     if clipping is not None:
@@ -95,7 +95,7 @@ def reward_weights(
         logits_TBA, value_TB = (tangents or forward)(duals)
         slope_TB = tangent(log_prob(logits_TBA, action_TB))
         value_slope_TB = tangent(value_TB)
-    return RewardWeights(-rho_TB.detach() * slope_TB / rho_TB.numel(), -value_slope_TB / rho_TB.numel())
+    return MetaWeights(-rho_TB.detach() * slope_TB / rho_TB.numel(), -value_slope_TB / rho_TB.numel())
 
 
 def tangent(dual: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, nn
 
-from leco.algo.adam import AdamState, adam_start
+from leco.algo.adam import AdamState, init_adam
 from leco.settings import Settings
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class TrainingState(NamedTuple):
     novelty: Params
     novelty_adam: AdamState
     novelty_running: Params  # moments that the novelty's networks keep
+    r_ep_mean: Tensor  # the running mean of r_ep, which `center_bonus` takes away
     updates: int
 
 
@@ -88,13 +89,14 @@ def init(networks: Networks) -> TrainingState:
     novelty, novelty_running = _numbers(networks.novelty)
     return TrainingState(
         policy=policy,
-        policy_adam=adam_start(policy),
+        policy_adam=init_adam(policy),
         intrinsic=intrinsic,
-        intrinsic_adam=adam_start(intrinsic),
+        intrinsic_adam=init_adam(intrinsic),
         running=running,
         novelty=novelty,
-        novelty_adam=adam_start(novelty),
+        novelty_adam=init_adam(novelty),
         novelty_running=novelty_running,
+        r_ep_mean=next(iter(policy.values())).new_zeros(()),
         updates=0,
     )
 

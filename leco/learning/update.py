@@ -1,42 +1,40 @@
-"""One training step: policy, hash and modulator.
+"""One training step: policy, hash and modulator, in the order of the paper.
 
-It reads in the order of the paper: what the policy and the intrinsic module say of the batch; the rewards; V-trace twice, for
-what the policy learns from and for the task's own rewards; the policy's step; how that step answers to the modulator; the
-intrinsic module's step.
-
-    T     actions in an unroll          B  unrolls in a batch       A  number of actions
-    N     (T + 1) B observations        U  distinct ones of them
+T     actions in an unroll          B  unrolls in a batch       A  number of actions
+N     (T + 1) B observations        U  distinct ones of them
+S, C  steps of a sequence, and how many there are (leco/learning/policy_pass.py)
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from leco.algo.adam import adam, adam_sensitivity, clip, clip_transposed
-from leco.algo.bonus import adapted_lambda, intrinsic_reward, modulation, soft_asymmetric, total_reward
+from leco.algo.adam import adam
 from leco.algo.dedup import distinct
-from leco.algo.losses import entropy, log_prob, policy_gradient_loss, value_loss
-from leco.algo.meta import reward_weights
+from leco.algo.losses import log_prob, standardize, value_loss
 from leco.algo.vtrace import vtrace
-from leco.learning.intrinsic_pass import Chance, Looking
-from leco.learning.policy_pass import follow, previous_action
+from leco.learning.intrinsic_pass import DecoderSampling, IntrinsicPass
+from leco.learning.modulator import modulator_loss
+from leco.learning.policy_pass import cut, cut_batch, unroll_policy
+from leco.learning.policy_step import PolicyBatch, Targets, gradients_of, minibatch_steps, policy_loss, single_step
+from leco.learning.rewards import compute_rewards, running_mean
+from leco.methods import Modulation
 from leco.novelty import judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from leco.algo.adam import AdamState, Clipped
+    from leco.algo.adam import AdamState
     from leco.algo.dedup import Distinct
-    from leco.algo.meta import Forward, RewardWeights
     from leco.algo.vtrace import VTrace
-    from leco.learning.intrinsic_pass import Seen
+    from leco.learning.policy_pass import Rollout
+    from leco.learning.policy_step import PolicyStep
     from leco.learning.state import Batch, Networks, Params, Settings, TrainingState
     from leco.methods import Method
-    from leco.nets.policy import Policy
     from leco.novelty import Novel
 
 
@@ -50,204 +48,155 @@ def update(
     progress: float = 0.0,
     when_hashed: Callable[[], object] = lambda: None,
 ) -> tuple[TrainingState, dict[str, float]]:
-    """One step on one batch.
+    """One step on one batch: the state after it, and what to plot.
 
-    Args:
-        networks: What is computed.
-        state: With which numbers.
-        batch: What was played.
-        method, settings: How it is learned from.
-        progress: The share of the run that is done, for what falls in its course.
-        when_hashed: Called once, when the thread of the hash is done, perhaps in that thread: for what had better not compete
-            with it for a processor. At once if the method has no hash.
-
-    Returns:
-        The state after it, and what to plot.
+    networks          what is computed
+    state             with which numbers
+    batch             what was played
+    method, settings  how it is learned from
+    progress          the share of the run that is done, for what falls in its course
+    when_hashed       called once, when the thread of the hash is done, perhaps in that thread: for what had better not compete
+                      with it for a processor. At once if the method has no intrinsic module
     """
-    policy, intrinsic, running = _leaves(state.policy), _leaves(state.intrinsic), _copies(state.running)
-    novelty, novelty_running = _leaves(state.novelty), _copies(state.novelty_running)
+    theta, phi, running = _leaves(state.policy), _leaves(state.intrinsic), _copies(state.running)
+    chi, chi_running = _leaves(state.novelty), _copies(state.novelty_running)
     unique = distinct(batch.observation_TBO.flatten(0, 1))
-    chance = Chance(settings.decoded, state.updates)
-    looking = _look(networks, {**intrinsic, **running}, unique, chance, when_hashed)  # goes on beside the policy
-    acted = follow(networks.policy, policy, batch, unique)
-    logits_TBA, value_TB = acted.logits_TBA[:-1], acted.value_TB
-    log_pi_TB = log_prob(logits_TBA, batch.action_TB)
+    length = settings.sequence_length or len(batch.action_TB)
+    single = settings.epochs * settings.minibatches == 1 and length == len(batch.action_TB)
 
+    sampling = DecoderSampling(settings.decoded, state.updates)
+    intrinsic = _begin_intrinsic(networks, {**phi, **running}, unique, sampling, when_hashed)  # z_e, hash loss: eq. 2
+    with torch.set_grad_enabled(single):  # epochs go through the batch again
+        rollout = unroll_policy(networks.policy, theta, batch, unique, length)  # pi, V^{e+i}
+    log_pi_TB = log_prob(rollout.logits_TBA, batch.action_TB)
     novel = judge(
-        networks.novelty,
-        {**novelty, **novelty_running},
-        batch,
+        *(networks.novelty, {**chi, **chi_running}, batch),
         unique=unique,
         method=method,
         settings=settings,
-        logits_TBA=logits_TBA,
+        logits_TBA=rollout.logits_TBA,
+    )  # r_ep, of eq. 1
+    r_ep_mean = running_mean(state.r_ep_mean, novel.r_ep_TB, state.updates)
+    modulates = method.modulation is not Modulation.NONE
+    heads = intrinsic.heads(batch, method, novel.r_ep_TB) if intrinsic is not None and modulates else None  # V^e, f_ta
+    rewards = compute_rewards(  # r_ta: eq. 5; r: eq. 1
+        batch, heads, method, settings, r_ep_TB=novel.r_ep_TB, r_ep_mean=r_ep_mean
     )
-    r_ep_TB, stats = novel.r_ep_TB, novel.stats
-    seen = None if looking is None else looking.see(batch, method, r_ep_TB)
-    r_e_TB = _shaped(batch.reward_TB, settings)
-    reward_TB, parts = _reward(seen, batch, method, settings, r_e_TB=r_e_TB, r_ep_TB=r_ep_TB)
-    trace = partial(
-        _trace,
-        log_rho_TB=(log_pi_TB - log_prob(batch.behaviour_logits_TBA, batch.action_TB)).detach(),
-        discount_TB=settings.gamma * (~batch.start_TB[1:]).to(reward_TB.dtype),
-        decay=settings.trace_decay,
-        cut_TB=batch.cut_TB if settings.go_on_after_cuts else None,
-    )
-    learned = trace(reward_TB, value_TB)  # V^{e+i}: what the policy learns from
-    learned = _opposed(learned, novel, settings.reward_scale * settings.adversary * (1 - progress))
 
-    gradient_loss = policy_gradient_loss(
-        log_prob_TB=log_pi_TB, advantage_TB=learned.advantage_TB, rho_TB=learned.rho_TB
-    )
-    critic_loss = value_loss(value_TB=value_TB[:-1], target_TB=learned.target_TB)
-    uncertainty = entropy(logits_TBA)
-    virtual = seen is not None and settings.inner_loss == "policy-gradient"
-    gradients = _gradients(gradient_loss + critic_loss - settings.entropy * uncertainty, policy, keep=virtual)
-    step = _policy_step(policy, gradients, state.policy_adam, settings)
-    stats |= parts | {"policy_gradient_loss": gradient_loss, "value_loss": critic_loss, "entropy": uncertainty}
-    stats |= {
-        "gradient_norm": step.clipped.norm,
-        "distinct_share": (unique.multiplicity_U > 0).sum() / len(unique.index_N),
-    }
+    trace = partial(_vtrace, batch=batch, log_pi_TB=log_pi_TB.detach(), settings=settings)
+    vtrace_ei = trace(rewards.reward_TB, rollout.value_TB)  # A and targets of r, for eq. 3
+    vtrace_ei = add_adversary_bonus(vtrace_ei, novel, settings.reward_scale * settings.adversary * (1 - progress))
+    advantage_TB = standardize(vtrace_ei.advantage_TB) if settings.normalize_advantages else vtrace_ei.advantage_TB
+    learned = (batch.action_TB, log_pi_TB, advantage_TB, vtrace_ei.target_TB, vtrace_ei.rho_TB)
+    targets = Targets(*(cut(each.detach(), length) for each in learned))
+    data = PolicyBatch(cut_batch(batch, unique, rollout, length), targets, unique)
+    inner, step = _policy_step(networks, theta, state, rollout, data, settings=settings, single=single)  # eq. 3
 
+    stats = novel.stats | rewards.stats | step.stats | _quality(rollout, vtrace_ei)
+    stats["distinct_share"] = (unique.multiplicity_U > 0).sum() / len(unique.index_N)
     after = state._replace(
-        policy=step.after,
+        policy=step.parameters,
         policy_adam=step.adam,
         running=running,
-        novelty_running=novelty_running,
+        novelty_running=chi_running,
+        r_ep_mean=r_ep_mean,
         updates=state.updates + 1,
     )
     loss = None
-    if seen is not None:
-        own = trace(settings.reward_scale * r_e_TB, seen.value_TB)  # V^e: the task's own rewards
-        loss = stats["value_e_loss"] = value_loss(value_TB=seen.value_TB[:-1], target_TB=own.target_TB)
+    if heads is not None:
+        vtrace_e = trace(rewards.r_e_TB, heads.value_TB)  # A_e and targets of r_e, for V^e and eq. 4
+        loss = stats["value_e_loss"] = value_loss(value_TB=heads.value_TB[:-1], target_TB=vtrace_e.target_TB)
         # Until the task first rewards, V^e is zero and so is A_e: no step of the policy is then better than another.
-        if own.advantage_TB.any():
-            inner = step
-            if virtual:
-                inner = _policy_step(policy, _gradients(gradient_loss, policy, keep=False), state.policy_adam, settings)
-            forward = partial(_judged, networks.policy, batch, unique)
-            passes = (forward, partial(forward, known=acted.gates))
-            answer = _answer(passes, policy, inner, batch, settings, log_pi_TB, learned.rho_TB, own.advantage_TB)
-            loss = loss + (answer.advantage_TB * learned.advantage_TB).sum()
-            if not virtual:
-                loss = loss + (answer.target_TB * learned.target_TB).sum()
-    if looking is not None:
-        stats["hash_loss"], found = looking.learn(loss)
-        moved = _descend(found, intrinsic, state.intrinsic_adam, settings.intrinsic_learning_rate, settings)
-        after = after._replace(intrinsic=_held_back(state.intrinsic, moved[0], settings), intrinsic_adam=moved[1])
+        if vtrace_e.advantage_TB.any():
+            loss = loss + modulator_loss(  # L_out: eq. 4
+                *(networks.policy, theta, inner, data),
+                gates=rollout.gates,
+                advantage_e_SC=cut(vtrace_e.advantage_TB.detach(), length),
+                advantage_TB=advantage_TB,
+                target_TB=vtrace_ei.target_TB if settings.inner_loss == "whole" else None,
+            )
+    if intrinsic is not None:
+        stats["hash_loss"], gradients = intrinsic.gradients(loss)
+        moved = _descend(gradients, phi, state.intrinsic_adam, settings.intrinsic_learning_rate, settings)
+        after = after._replace(
+            intrinsic=scale_modulator_step(state.intrinsic, moved[0], settings), intrinsic_adam=moved[1]
+        )
     if novel.loss is not None:
-        found = _gradients(novel.loss, novelty, keep=False)
-        moved = _descend(found, novelty, state.novelty_adam, settings.novelty_learning_rate, settings)
+        moved = _descend(
+            gradients_of(novel.loss, chi), chi, state.novelty_adam, settings.novelty_learning_rate, settings
+        )
         after = after._replace(novelty=moved[0], novelty_adam=moved[1])
     return after, {name: value.item() for name, value in stats.items()}
 
 
-def _look(
-    networks: Networks, tensors: Params, unique: Distinct, chance: Chance, when_hashed: Callable[[], object]
-) -> Looking | None:
-    """Begins to look at the batch; None without a hash."""
+def _begin_intrinsic(
+    networks: Networks,
+    tensors: Params,
+    unique: Distinct,
+    sampling: DecoderSampling,
+    when_hashed: Callable[[], object],
+) -> IntrinsicPass | None:
+    """Begins to look at the batch; None without an intrinsic module."""
     if networks.intrinsic is None:
         when_hashed()
         return None
-    looking = Looking(networks.intrinsic, tensors, unique, chance)
-    looking.then(when_hashed)
-    return looking
+    intrinsic = IntrinsicPass(networks.intrinsic, tensors, unique, sampling)
+    intrinsic.then(when_hashed)
+    return intrinsic
 
 
-def _shaped(reward_TB: Tensor, settings: Settings) -> Tensor:
-    """The task's rewards as the learner takes them."""
-    return soft_asymmetric(reward_TB) if settings.reward_shaping == "soft-asymmetric" else reward_TB
-
-
-def _reward(
-    seen: Seen | None, batch: Batch, method: Method, settings: Settings, *, r_e_TB: Tensor, r_ep_TB: Tensor
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """r = scale (r_e + alpha r_i), differentiable with respect to the modulator; and its parts, to plot."""
-    stats = {"r_e": batch.reward_TB.mean()}
-    r_ta_TB = torch.zeros_like(r_ep_TB)
-    if seen is not None:
-        r_ta_TB = modulation(seen.scores_TBA, previous_action(batch)[:-1])
-        stats["r_ta"] = r_ta_TB.mean()
-    lambda_ = settings.lambda_ if method.lambda_ is None else method.lambda_
-    if settings.adaptive_lambda:
-        lambda_ = adapted_lambda(lambda_, r_ep_TB)
-        stats["lambda"] = torch.tensor(lambda_)
-    r_i_TB = intrinsic_reward(r_ep_TB, r_ta_TB, lambda_)
-    stats["r_i"] = r_i_TB.mean()
-    return settings.reward_scale * total_reward(r_e_TB, r_i_TB, settings.alpha), stats
-
-
-def _trace(
-    reward_TB: Tensor, value_TB: Tensor, *, log_rho_TB: Tensor, discount_TB: Tensor, decay: float, cut_TB: Tensor | None
-) -> VTrace:
-    if cut_TB is not None:  # as if the rest of the episode, of which nothing is known, were worth what was expected
-        reward_TB = torch.where(cut_TB, value_TB[:-1].detach(), reward_TB)
+def _vtrace(reward_TB: Tensor, value_TB: Tensor, *, batch: Batch, log_pi_TB: Tensor, settings: Settings) -> VTrace:
+    """V-trace on one reward and its value, [T, B] and [T+1, B]."""
+    if batch.cut_TB is not None and settings.go_on_after_cuts:
+        # As if the rest of the episode, of which nothing is known, were worth what was expected.
+        reward_TB = torch.where(batch.cut_TB, value_TB[:-1].detach(), reward_TB)
     return vtrace(
-        log_rho_TB=log_rho_TB,
+        log_rho_TB=log_pi_TB - log_prob(batch.behaviour_logits_TBA, batch.action_TB),
         reward_TB=reward_TB,
-        discount_TB=discount_TB,
+        discount_TB=settings.gamma * (~batch.start_TB[1:]).to(reward_TB.dtype),
         value_TB=value_TB[:-1],
         bootstrap_B=value_TB[-1],
-        decay=decay,
+        decay=settings.trace_decay,
     )
 
 
-def _judged(
-    network: Policy,
-    batch: Batch,
-    unique: Distinct,
-    policy: Mapping[str, Tensor],
-    known: tuple[Tensor, ...] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Logits and values of the T actions."""
-    output = follow(network, policy, batch, unique, known)
-    return output.logits_TBA[:-1], output.value_TB[:-1]
+def _policy_step(
+    networks: Networks,
+    theta: Params,
+    state: TrainingState,
+    rollout: Rollout,
+    data: PolicyBatch,
+    *,
+    settings: Settings,
+    single: bool,
+) -> tuple[PolicyStep, PolicyStep]:
+    """The step that the modulator looks through, and the policy's own. They differ only for the paper's inner loss."""
+    if not single:
+        step = minibatch_steps(networks.policy, theta, state.policy_adam, data, settings, seed=state.updates)
+        return step, step
+    loss = policy_loss(rollout.logits_TBA, rollout.value_TB[:-1], data.targets, settings)
+    virtual = networks.intrinsic is not None and settings.inner_loss == "policy-gradient"
+    step = single_step(theta, state.policy_adam, loss.total, settings, keep=virtual)
+    step.stats.update(policy_gradient_loss=loss.policy_gradient, value_loss=loss.value, entropy=loss.entropy)
+    if not virtual:
+        return step, step
+    return single_step(theta, state.policy_adam, loss.policy_gradient, settings, keep=False), step
 
 
-def _opposed(learned: VTrace, novel: Novel, weight: float) -> VTrace:
+def _quality(rollout: Rollout, vtrace_ei: VTrace) -> dict[str, Tensor]:
+    """How much of the targets' variance the value explains, and how far the acting policy was behind."""
+    error_TB = (vtrace_ei.target_TB - rollout.value_TB[:-1]).detach()
+    explained = 1 - error_TB.var() / (vtrace_ei.target_TB.detach().var() + 1e-8)
+    return {"explained_variance": explained, "rho": vtrace_ei.rho_TB.mean()}
+
+
+def add_adversary_bonus(learned: VTrace, novel: Novel, weight: float) -> VTrace:
     """AGAC: actions that the adversary did not foresee are better than they were, and states where it is wrong worth more."""
     if novel.unforeseen_TB is None or novel.apart_TB is None:
         return learned
     return learned._replace(
         advantage_TB=learned.advantage_TB + weight * novel.unforeseen_TB,
         target_TB=learned.target_TB + weight * novel.apart_TB,
-    )
-
-
-class _Step(NamedTuple):
-    """A step of the policy: along which gradients, what was left of them, and where it led."""
-
-    gradients: Params
-    clipped: Clipped
-    after: Params
-    adam: AdamState
-
-
-def _policy_step(policy: Params, gradients: Params, before: AdamState, settings: Settings) -> _Step:
-    clipped = clip(gradients, settings.max_gradient_norm)
-    rates = {"learning_rate": settings.policy_learning_rate, "eps": settings.eps}
-    return _Step(gradients, clipped, *adam(policy, clipped.gradients, before, betas=settings.policy_betas, **rates))
-
-
-def _answer(
-    passes: tuple[Forward, Forward], policy: Params, inner: _Step, batch: Batch, settings: Settings, *advantages: Tensor
-) -> RewardWeights:
-    """How the task's own objective, after the policy's step, answers to each advantage and target of the inner loss."""
-    log_pi_TB, rho_TB, advantage_e_TB = advantages
-    forward, tangents = passes
-    rates = {"learning_rate": settings.policy_learning_rate, "eps": settings.eps}
-    return reward_weights(
-        forward,
-        policy,
-        inner.after,
-        adam_sensitivity(inner.clipped.gradients, inner.adam, betas=settings.policy_betas, **rates),
-        tangents=tangents,
-        clipping=partial(clip_transposed, gradients=inner.gradients, clipped=inner.clipped),
-        action_TB=batch.action_TB,
-        behind_TB=log_pi_TB.detach(),
-        rho_TB=rho_TB,
-        advantage_e_TB=advantage_e_TB,
     )
 
 
@@ -258,7 +207,7 @@ def _descend(
     return adam(parameters, gradients, before, learning_rate=rate, betas=settings.intrinsic_betas, eps=settings.eps)
 
 
-def _held_back(before: Params, after: Params, settings: Settings) -> Params:
+def scale_modulator_step(before: Params, after: Params, settings: Settings) -> Params:
     """The modulator's step with its own learning rate: a step of Adam is proportional to the rate."""
     if settings.modulator_learning_rate is None:
         return after
@@ -276,11 +225,3 @@ def _leaves(tensors: Mapping[str, Tensor]) -> Params:
 def _copies(tensors: Mapping[str, Tensor]) -> Params:
     """Of what the forward pass changes."""
     return {name: tensor.clone() for name, tensor in tensors.items()}
-
-
-def _gradients(loss: Tensor, parameters: Params, *, keep: bool) -> Params:
-    """Zero for a parameter that the loss does not depend on. `keep`: the graph is needed again."""
-    found = torch.autograd.grad(loss, list(parameters.values()), retain_graph=keep, allow_unused=True)
-    return {
-        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(parameters.items(), found, strict=True)
-    }

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from leco.nets.recurrent import LstmCore
 
-FEATURES = 256
+PAPER_WIDTH = 256
 
 
 class PolicyOutput(NamedTuple):
@@ -109,15 +109,15 @@ class MiniGridPolicy(Policy):
     observation's share of the gates varied by 0.005 (now by 0.13), and agents that count explored more slowly (docs/results).
     """
 
-    def __init__(self, actions: int) -> None:
+    def __init__(self, actions: int, width: int = PAPER_WIDTH) -> None:
         encoder = nn.Sequential(
             *(nn.Conv2d(3, 32, 3, stride=2, padding=1), nn.ELU()),
             *(nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ELU()),
             *(nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ELU()),
             nn.Flatten(),  # 7 -> 4 -> 2 -> 1: 32 numbers
-            nn.Linear(32, FEATURES),
+            nn.Linear(32, width),
         )
-        super().__init__(actions, encoder, image=(7, 7), width=FEATURES, layers=1, feeds_back=False)
+        super().__init__(actions, encoder, image=(7, 7), width=width, layers=1, feeds_back=False)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 1:
                 nn.init.zeros_(parameter)
@@ -132,7 +132,7 @@ class DmlabPolicy(Policy):
     The core, two layers wide as its input, also sees the one-hot previous action and the previous reward.
     """
 
-    def __init__(self, actions: int) -> None:
+    def __init__(self, actions: int, width: int = PAPER_WIDTH) -> None:
         encoder = nn.Sequential(
             _Scale((127.5, 127.5, 127.5), shift=-1.0),
             *_stage(3, 16),
@@ -140,11 +140,10 @@ class DmlabPolicy(Policy):
             *_stage(32, 32),
             nn.ReLU(),
             nn.Flatten(),  # 72 x 96 -> 36 x 48 -> 18 x 24 -> 9 x 12
-            nn.Linear(32 * 9 * 12, FEATURES),
+            nn.Linear(32 * 9 * 12, width),
             nn.ReLU(),
         )
-        width = FEATURES + actions + 1
-        super().__init__(actions, encoder, image=(72, 96), width=width, layers=2, feeds_back=True)
+        super().__init__(actions, encoder, image=(72, 96), width=width + actions + 1, layers=2, feeds_back=True)
 
 
 def _stage(channels_in: int, channels: int) -> tuple[nn.Module, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
+from leco.report.metrics import median_reached
 from leco.report.runs import score_scale, solvable
 from leco.report.statistics import Estimate, mean_interval, stratified, wilson
 from leco.report.style import PANEL, Panel, colour, ids
@@ -32,7 +33,9 @@ class Row:
 
     success, returns              at the end of training: of the last 100 episodes
     fresh_success, fresh_returns  of fresh episodes, where they were played
-    each                          the same four of each seed
+    frames_to_90, seconds_to_90   until 90 % of the last 100 episodes were solved: the median, where a seed that never was there
+                                  is later than all others; None is never
+    each                          the same six of each seed, where they are known
     """
 
     task: str
@@ -44,6 +47,8 @@ class Row:
     fresh_success: Estimate
     fresh_returns: Estimate
     fresh_episodes: int
+    frames_to_90: float | None
+    seconds_to_90: float | None
     each: dict[str, list[float]]
 
 
@@ -54,11 +59,14 @@ def table(runs: Sequence[Run]) -> list[Row]:
         ours = [run for run in runs if (run.task, run.label) == (task, label)]
         frames = [run.last("frames") for run in ours if math.isfinite(run.last("frames"))]
         played = [run.evaluation for run in ours if run.evaluation is not None]
+        reached = [run.reached() for run in ours]
         each = {
             "success": [run.last("success") for run in ours] if solvable(task) else [],
             "returns": [run.last("return") for run in ours],
             "fresh_success": [one.success for one in played],
             "fresh_returns": [one.mean_return for one in played],
+            "frames_to_90": [float(one.frames) for one in reached if one is not None],
+            "seconds_to_90": [one.seconds for one in reached if one is not None],
         }
         each = {name: [value for value in values if math.isfinite(value)] for name, values in each.items()}
         rows.append(
@@ -72,6 +80,8 @@ def table(runs: Sequence[Run]) -> list[Row]:
                 fresh_success=_fresh(ours),
                 fresh_returns=mean_interval(each["fresh_returns"]),
                 fresh_episodes=sum(one.episodes for one in played),
+                frames_to_90=median_reached([one and one.frames for one in reached]),
+                seconds_to_90=median_reached([one and one.seconds for one in reached]),
                 each=each,
             )
         )

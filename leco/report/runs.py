@@ -11,7 +11,7 @@ import numpy as np
 
 from leco.config import ConfigError, flat, parse, show
 from leco.envs.registry import TASKS
-from leco.report.metrics import columns, read_metrics
+from leco.report.metrics import columns, read_metrics, when_reached
 from leco.report.recording import FOLDER, Recording, RecordingError, read_recording
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from leco.config import Experiment
     from leco.envs.registry import Task
-    from leco.report.metrics import Column
+    from leco.report.metrics import Column, Reached
 
 # Settings that say where and for how long, not what is learned: they do not make two runs different.
-_SAME = {"task", "method", "seed", "frames"} | {
+_SAME = {"task", "method", "seed", "frames", "until"} | {
     f"learner.{key}"
     for key in (
         "keep",
@@ -96,6 +96,10 @@ class Run:
         values = self.columns.get(name, np.empty(0))
         known = values[np.isfinite(values)]
         return float(known[-1]) if len(known) else math.nan
+
+    def reached(self) -> Reached | None:
+        """When 90 % of the last 100 episodes were solved; None if that never was, or cannot be."""
+        return when_reached(self.columns) if solvable(self.task) else None
 
     def recorded(self) -> Iterator[Recording]:
         """Its recordings one after the other, since all of them may be large; those that cannot be read are left out."""

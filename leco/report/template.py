@@ -21,7 +21,7 @@ def page_template() -> Template:
     """The page, to be filled in; what is filled in is escaped."""
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.filters |= {"percent": _percent, "number": _number, "count": _count, "gigabytes": _gigabytes}
-    environment.filters |= {"duration": _duration, "rate": _rate, "code": _code}
+    environment.filters |= {"duration": _duration, "rate": _rate, "code": _code, "median": _median}
     return environment.from_string(resources.files("leco.report").joinpath("page.html").read_text())
 
 
@@ -51,6 +51,16 @@ def _told(row: Row, name: str, scale: float, digits: int, unit: str) -> str:
     if math.isfinite(estimate.low):
         return f"{text} ({digit(estimate.low)} to {digit(estimate.high)})"
     return f"{text} ({' and '.join(map(digit, row.each[name]))})" if len(row.each[name]) == 2 else text
+
+
+def _median(row: Row, name: str) -> str:
+    """When 90 % was reached, and by how many of the seeds if not by all."""
+    value: float | None = getattr(row, name)
+    text = "-"
+    if value is not None:
+        text = _duration(value) if name == "seconds_to_90" else f"{value:,.0f}"
+    some = len(row.each[name])
+    return f"{text} ({some} of {len(row.seeds)})" if 0 < some < len(row.seeds) else text
 
 
 def _count(ends: tuple[float, float]) -> str:

@@ -157,6 +157,7 @@ class LearnerClient:
         self._closed = False
         self._calls: set[_Call] = set()
         self._thread: threading.Thread | None = None
+        self._session: _Session | None = None  # of the stream that is open
 
     def join(self, *, give_up_after: float) -> tuple[RunSpecification, int]:
         """What the run is, and the newest version of its parameters. Waits for a learner that is away or only starting.
@@ -227,10 +228,34 @@ class LearnerClient:
             self._next_number += 1
             self._waiting.append(request)
             self._changed.notify_all()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="leco-push", daemon=True)
-                self._thread.start()
+            self._open_stream()
         return waited
+
+    def wait_for_credit(self, seconds: float) -> bool:
+        """Whether the learner has room for a trajectory that was not made yet; waits for it, at most so long.
+
+        Raises:
+            RunChanged, TakenOver, Rejected: what ended the stream for good.
+            Closed: by another thread, while this one waited.
+        """
+        self._joined()
+        with self._changed:
+            self._open_stream()
+            self._changed.wait_for(lambda: self._closed or self._failure or self._has_room(), seconds)
+            self._raise_failure()
+            if self._closed:
+                raise Closed("the client was closed")
+            return self._has_room()
+
+    def _has_room(self) -> bool:
+        session = self._session
+        return session is not None and session.credits > len(self._waiting) - session.sent
+
+    def _open_stream(self) -> None:
+        """Starts the thread that holds the stream, if there is none yet."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="leco-push", daemon=True)
+            self._thread.start()
 
     def drain(self, timeout: float | None) -> int:
         """Waits until everything is acknowledged, at most so many seconds (None: for ever). Returns how many are not.
@@ -345,6 +370,8 @@ class LearnerClient:
 
     def _stream(self, session: _Session) -> _Status:
         """Runs one stream to its end; returns why it ended."""
+        with self._changed:
+            self._session = session
         call = self._stub.Push(self._requests(session))
         try:
             with self._cancellable(call):
@@ -354,7 +381,7 @@ class LearnerClient:
             return _Status.of(error)
         finally:
             with self._changed:
-                session.over = True
+                session.over, self._session = True, None
                 self._changed.notify_all()
         return _Status(grpc.StatusCode.OK, "the learner ended the stream")
 

@@ -13,7 +13,7 @@ from leco import tracing
 from leco.coding import make_coder
 from leco.config import parse
 from leco.envs.registry import make
-from leco.methods import find_method
+from leco.experiment import method_of
 from leco.networks import build
 from leco.publishing import load_acting
 from leco.rpc.counting import HashCountClient
@@ -39,6 +39,7 @@ log = structlog.get_logger("leco.actor")
 
 COUNT_PATIENCE_SECONDS = 20.0
 POLL_SECONDS = 0.01
+WAIT_SECONDS = 0.5  # for room at the learner, before it is looked whether to stop
 
 
 class Actor:
@@ -64,8 +65,9 @@ class Actor:
         self._client, self._metrics = client, metrics
         self._experiment: Experiment = parse(specification.configuration_toml)
         self._index = index
-        method, shape = find_method(specification.method), specification.trajectories.observation_shape
-        self._networks = build(method, shape, specification.trajectories.action_count, self._experiment.hash)
+        method, shape = method_of(self._experiment), specification.trajectories.observation_shape
+        actions, experiment = specification.trajectories.action_count, self._experiment
+        self._networks = build(method, shape, actions, experiment.hash, experiment.network.width)
         self._env = make(specification.task, specification.environments, seed=0)
         found = (self._env.observation_shape, self._env.actions)
         if found != (shape, specification.trajectories.action_count):
@@ -99,10 +101,12 @@ class Actor:
     def run(self, stopped: threading.Event) -> None:
         """Plays until `stopped`; then sends what was played. Raises what `LearnerClient.push` raises."""
         sender = Sender(self._client, self._count if self._counter is not None else None, self._metrics)
-        in_turns = self._experiment.learner.deterministic
+        in_turns = self._experiment.learner.deterministic or self._experiment.learner.synchronous
         unroll_length = self._experiment.actors.unroll
         try:
             while not stopped.is_set():
+                if self._experiment.learner.synchronous and not self._timed("waiting", self._room):
+                    continue
                 snapshot = self._timed("fetching", lambda: self._newer(stopped))
                 if snapshot is not None:
                     self._use(snapshot)
@@ -123,6 +127,10 @@ class Actor:
         finally:
             self._env.close()
         sender.finish()
+
+    def _room(self) -> bool:
+        """Whether the learner waits for trajectories; it may take a while until it does."""
+        return self._client.wait_for_credit(WAIT_SECONDS)
 
     def _note_dropped(self) -> None:
         """Of environments whose engines can fail: also episodes that could not begin, of which no trajectory tells."""

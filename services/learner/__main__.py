@@ -15,9 +15,10 @@ import torch
 from leco.coding import make_coder
 from leco.config import to_toml
 from leco.envs.registry import find_task
+from leco.experiment import method_of
 from leco.learning.state import Networks, init
+from leco.machine import clock_zero
 from leco.memory import keep_freed_memory
-from leco.methods import find_method
 from leco.networks import build
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
 from leco.rpc.learning import SERVICE
@@ -86,9 +87,9 @@ async def serve(settings: LearnerSettings) -> None:
         )
         await asyncio.wait((stopped, training), return_when=asyncio.FIRST_COMPLETED)
         if settings.when_done == "wait" and not stopped.done() and training.exception() is None:
-            log.info("all frames are trained on; waiting for SIGTERM", frames=parts.trainer.frames)
+            log.info(f"{parts.trainer.ending}; waiting for SIGTERM", frames=parts.trainer.frames)
             await stopped
-        why = stopped.result() if stopped.done() else "all frames are trained on"
+        why = stopped.result() if stopped.done() else parts.trainer.ending
         log.info("draining", reason=why, seconds=settings.drain_seconds)
         parts.servicer.drain()
         parts.intake.close()
@@ -110,14 +111,14 @@ def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextli
     """Reads the run's folder and makes the parts."""
     experiment = open_run(settings.run, settings.config)
     torch.manual_seed(experiment.seed)
-    task, method = find_task(experiment.task), find_method(experiment.method)
-    networks = build(method, task.observation_shape, task.actions, experiment.hash)
+    task, method = find_task(experiment.task), method_of(experiment)
+    networks = build(method, task.observation_shape, task.actions, experiment.hash, experiment.network.width)
     device = torch.device(settings.device)
     networks = Networks(*(net if net is None else net.to(device) for net in networks))  # type: ignore[arg-type]
     checkpoints = Checkpoints(settings.run / "checkpoints", experiment.learner.keep)
     found = checkpoints.newest(init(networks))
     state, facts = found if found is not None else (init(networks), {})
-    recorder = Recorder(settings.run, state.updates)
+    recorder = Recorder(settings.run, state.updates, clock_zero=clock_zero())
     episodes = Episodes(recorder.episodes)
     stack.callback(recorder.close)
     intake = Intake(
@@ -157,7 +158,7 @@ def _max_lag(experiment: Experiment) -> int:
 def _specification(
     experiment: Experiment, networks: Networks, run: str, observation_shape: tuple[int, ...], actions: int
 ) -> RunSpecification:
-    coder = make_coder(find_method(experiment.method), observation_shape, networks.intrinsic, experiment.hash)
+    coder = make_coder(method_of(experiment), observation_shape, networks.intrinsic, experiment.hash)
     core = networks.policy.initial_state(1)
     return RunSpecification(
         run=run,

@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING
 
 from torch.utils.tensorboard.writer import SummaryWriter
 
+from leco.report.metrics import RECENT_EPISODES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from leco.types import EpisodeSummary
 
-RECENT_EPISODES = 100
 COLUMNS = (
     *("frames", "updates", "seconds", "frames_per_second", "episodes", "return", "success", "length"),
     *("r_e", "r_ep", "r_ta", "r_i", "new_code_share", "distinct_share"),
     *("policy_gradient_loss", "value_loss", "entropy", "value_e_loss", "hash_loss", "gradient_norm"),
+    *("explained_variance", "rho"),
     *("novelty_loss", "rnd_error", "forward_loss", "inverse_loss", "adversary_kl", "lambda"),
     *("lag", "queue", "waiting_share", "updating_share", "publishing_share"),
 )
@@ -45,10 +47,13 @@ class Episodes:
             self.total += len(episodes)
 
     def means(self) -> dict[str, float]:
-        """Mean return, success and length of the last ones; nothing before the first."""
+        """Mean return, success and length of the last ones; nothing before the first.
+
+        After a resume there is nothing until a hundred have ended again: the few since then would be taken for the last hundred.
+        """
         with self._lock:
-            recent = list(self._recent)
-        if not recent:
+            recent, expected = list(self._recent), min(self.total, RECENT_EPISODES)
+        if not recent or len(recent) < expected:
             return {}
         count = len(recent)
         return {
@@ -69,19 +74,24 @@ class Recorder:
     Args:
         folder: The run's.
         updates: How many updates the state has that training goes on from.
+        clock_zero: When the run's clock stood at zero, as time.monotonic() counts; without it, the clock begins now, at what
+            the last line from before has.
 
     Attributes:
         episodes: How many had ended by the last line from before.
+        last: The last line, as it is in the file; empty before the first.
     """
 
-    def __init__(self, folder: Path, updates: int) -> None:
+    def __init__(self, folder: Path, updates: int, *, clock_zero: float | None = None) -> None:
         self._path = folder / "metrics.csv"
         kept: list[dict[str, str]] = []
         if self._path.exists():
             with self._path.open(newline="") as file:
                 kept = [row for row in csv.DictReader(file) if _whole(row) and int(row["updates"]) <= updates]
-        self._seconds = float(kept[-1]["seconds"]) if kept else 0.0
+        before = float(kept[-1]["seconds"]) if kept else 0.0
+        self._clock_zero = time.monotonic() - before if clock_zero is None else clock_zero
         self.episodes = int(kept[-1]["episodes"] or 0) if kept else 0
+        self.last: Mapping[str, str] = kept[-1] if kept else {}
         temporary = self._path.with_suffix(".new")
         with temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
@@ -91,19 +101,18 @@ class Recorder:
         self._file = self._path.open("a", newline="")
         self._writer = csv.DictWriter(self._file, COLUMNS)
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=int(kept[-1]["frames"]) + 1 if kept else 0)
-        self._begin = time.monotonic()
 
     @property
     def seconds(self) -> float:
         """How long this run has been trained, over all its starts."""
-        return self._seconds + time.monotonic() - self._begin
+        return time.monotonic() - self._clock_zero
 
     def write(self, line: Mapping[str, float]) -> None:
         """Adds a line; what is not known in it stays empty."""
-        self._writer.writerow(
-            {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in line.items()}
-        )
+        told = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in line.items()}
+        self._writer.writerow(told)
         self._file.flush()
+        self.last = told
         for name, value in line.items():
             if name not in ("frames", "updates"):
                 self._board.add_scalar(name, value, int(line["frames"]))

@@ -24,14 +24,15 @@ from leco.machine import hardware, typed_command
 if TYPE_CHECKING:
     from pathlib import Path
 
+ENDS = ("frames", "until")  # what may differ between the starts of a run
 PACKAGES = ("leco", "torch", "numpy", "grpcio", "minigrid")
 
 
 def open_run(folder: Path, config: Path | None) -> Experiment:
     """The experiment of a run; makes the folder, or checks that what it has is the same experiment.
 
-    A run that is resumed may be given more frames; anything else that differs is an error, since half a run of one experiment
-    and half of another is none.
+    A run that is resumed may be told to end elsewhere (`frames`, `until`); anything else that differs is an error, since half a
+    run of one experiment and half of another is none.
     """
     kept = folder / "config.toml"
     before = parse(kept.read_text()) if kept.exists() else None
@@ -39,11 +40,9 @@ def open_run(folder: Path, config: Path | None) -> Experiment:
         raise ConfigError(f"{folder} has no config.toml yet: give --config")
     experiment = parse(config.read_text()) if config is not None else before
     assert experiment is not None  # noqa: S101
-    if before is not None and dataclasses.replace(before, frames=experiment.frames) != experiment:
-        now, then = _flat(experiment), _flat(before)
-        changed = [
-            f"{key} is {now[key]!r}, was {then[key]!r}" for key in now if now[key] != then[key] and key != "frames"
-        ]
+    now, then = _flat(experiment), _flat(before or experiment)
+    changed = [f"{key} is {now[key]!r}, was {then[key]!r}" for key in now if now[key] != then[key] and key not in ENDS]
+    if changed:
         raise ConfigError(
             f"{folder} holds a run of another experiment ({'; '.join(changed)}); "
             "choose another folder, or give the same experiment to go on"

@@ -9,10 +9,11 @@ import structlog
 
 from leco import tracing
 from leco.envs.registry import find_task
+from leco.experiment import method_of
 from leco.learning.update import update
-from leco.methods import find_method
 from leco.milestones import milestone_updates
 from leco.publishing import acting_snapshot
+from leco.report.metrics import columns, when_reached
 from services.learner.batching import make_batch
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ log = structlog.get_logger("leco.learner")
 
 
 class Trainer:
-    """Trains until the experiment's frames are reached or the intake is closed.
+    """Trains until the experiment's frames or its success rate (`until`) are reached, or the intake is closed.
 
     Args:
         experiment: What is trained.
@@ -67,7 +68,7 @@ class Trainer:
         self._experiment, self._networks, self.state = experiment, networks, state
         self._intake, self._publish, self._checkpoints = intake, publish, checkpoints
         self._recorder, self._episodes, self._metrics, self._device = recorder, episodes, metrics, device
-        self._method = find_method(experiment.method)
+        self._method = method_of(experiment)
         self._max_steps = find_task(experiment.task).max_steps
         self._frames_of_update = experiment.learner.batch * experiment.actors.unroll
         self._milestones = milestone_updates(experiment)
@@ -88,8 +89,17 @@ class Trainer:
         """Offers the present parameters to actors."""
         self._publish(acting_snapshot(self.state, self._checkpoints.version(self.state.updates)))
 
+    @property
+    def ending(self) -> str:
+        """Why training has ended by itself, in words."""
+        if self.frames >= self._experiment.frames:
+            return "all frames are trained on"
+        if self._learned():
+            return f"{100 * float(self._recorder.last['success']):g} % of the last 100 episodes were solved"
+        return "training failed"
+
     def run(self) -> bool:
-        """Trains. Returns whether all frames were trained on; otherwise it was asked to stop. The state is saved either way."""
+        """Trains. Returns whether training is done; otherwise it was asked to stop. The state is saved either way."""
         learner = self._experiment.learner
         try:
             while not self._done():
@@ -99,6 +109,8 @@ class Trainer:
                     self._save()
                 if self.state.updates in self._milestones:
                     self._checkpoints.keep(self.state, self._facts(self._mean_return()))
+            # Whoever compares the frames with those to come learns that no more will.
+            self._metrics.target_frames.set(min(self.frames, self._experiment.frames))
             return True
         finally:
             if self.state.updates % learner.checkpoint_every != 0 and not learner.deterministic:
@@ -108,7 +120,15 @@ class Trainer:
         """A deterministic run ends at a checkpoint, because only from there it can go on as if it had not ended."""
         learner = self._experiment.learner
         late = learner.deterministic and self.state.updates % learner.checkpoint_every != 0
-        return self.frames >= self._experiment.frames and not late
+        return (self.frames >= self._experiment.frames or self._learned()) and not late
+
+    def _learned(self) -> bool:
+        """Whether the last line of metrics.csv has the success rate `until` over 100 episodes.
+
+        The file decides, and not the episodes since: a run that ended so ends at once when it is started again.
+        """
+        until = self._experiment.until
+        return until is not None and when_reached(columns([self._recorder.last]), until) is not None
 
     def _step(self) -> bool:
         """One update; False if there are no more trajectories."""
@@ -121,8 +141,8 @@ class Trainer:
         newest = self._checkpoints.version(self.state.updates)
         self._lag = newest - sum(each.parameters_version for each in trajectories) / len(trajectories)
         with _traced(trajectories):
+            # Actors play on when there is room: with the new parameters, or at least when an update needs but one processor.
             batch = make_batch(trajectories, self._device, max_steps=self._max_steps)
-            # An actor on the same machine would otherwise begin its next unrolls just when an update needs two processors.
             self.state, stats = update(
                 self._networks,
                 self.state,
@@ -130,11 +150,13 @@ class Trainer:
                 self._method,
                 self._experiment.training,
                 progress=min(self.frames / self._experiment.frames, 1.0),
-                when_hashed=self._intake.free,
+                when_hashed=_nothing if learner.synchronous else self._intake.free,
             )
         clock.append(time.monotonic())
         if self.state.updates % learner.publish_every == 0:
             self.publish()
+        if learner.synchronous:
+            self._intake.free()
         clock.append(time.monotonic())
         for activity, begin, end in zip(self._spent, clock, clock[1:], strict=False):
             self._spent[activity] += end - begin
@@ -187,6 +209,10 @@ class Trainer:
         """What a checkpoint says beside its state; `mean` is the return of the last episodes."""
         facts: dict[str, Fact] = {"frames": self.frames, "seconds": self._recorder.seconds, "method": self._method.name}
         return facts | {name: x for name, x in (("return", mean), ("best_return", self._best)) if x > float("-inf")}
+
+
+def _nothing() -> None:
+    """There is no room yet."""
 
 
 def _traced(trajectories: Sequence[Trajectory]) -> AbstractContextManager[object]:

@@ -21,6 +21,7 @@ import numpy as np
 from leco.envs.registry import find_task
 from leco.methods import Modulation, Novelty, find_method
 from leco.report.recording import Facts, RecordingError, read_recording
+from leco.zoo import is_entry
 from services.local import Child, last_lines
 from services.sweep_folder import trained_updates
 from services.watching.pictures import different_moments
@@ -93,7 +94,7 @@ class Replays:
             await asyncio.sleep(POLL_SECONDS)
 
     def _start_if_due(self) -> None:
-        updates = trained_updates(self._folder)
+        updates = trained_updates(self._folder) or int(is_entry(self._folder))  # an entry stays as it is
         if updates and self._played != (updates, self._seed):
             self._played = (updates, self._seed)
             self._start()
@@ -137,7 +138,7 @@ class Replays:
 
 
 def document(name: str, facts: Facts, episode: Episode) -> dict[str, Any]:
-    """An episode as the page wants it. What the method does not have is left out."""
+    """An episode as the page wants it. What the method does not have, and what is not known of it, is left out."""
     method, task, moments = find_method(facts.method), find_task(facts.task), different_moments(episode)
     found: dict[str, Any] = {
         "id": name,
@@ -152,9 +153,9 @@ def document(name: str, facts: Facts, episode: Episode) -> dict[str, Any]:
         "picture": moments.picture_T,
         "r_e": _numbers(episode.r_e_T),
     }
-    if method.novelty is not Novelty.NONE:
+    if method.novelty is not Novelty.NONE and not np.isnan(episode.r_ep_T).all():
         found["r_ep"] = _numbers(episode.r_ep_T)
-    if method.modulation is not Modulation.NONE:
+    if method.modulation is not Modulation.NONE and not np.isnan(episode.r_ta_T).all():
         found["r_ta"] = _numbers(episode.r_ta_T)
     if method.counts:
         texts = [bytes(each).hex() for each in episode.code_TW]

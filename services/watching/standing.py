@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from leco.config import ConfigError, Experiment, parse
 from leco.envs.registry import find_task
+from leco.methods import find_method
+from leco.report.metrics import RECENT_EPISODES
+from leco.zoo import ZooError, absent, is_entry, read_entry
 from services.sweep_folder import frames_of_update, trained_updates
 
 if TYPE_CHECKING:
@@ -20,11 +23,12 @@ if TYPE_CHECKING:
 
 RECENT_LINES = 10  # over which speed is taken
 QUIET_SECONDS = 90.0  # without a line, or five times as long as lines took lately: nobody trains
+OF_THE_ZOO = "An entry of the zoo: a policy, its hash, and the curves of its training, thinned."
 SUPPOSED = ("config.toml", "requested.toml")  # the second is there before the learner has begun
 
 
 class Standing:
-    """Follows a run by its folder and by the lines of its metrics.csv.
+    """Follows a run by its folder and by the lines of its metrics.csv. An entry of the zoo is a run that has ended.
 
     Args:
         folder: The run's.
@@ -35,6 +39,7 @@ class Standing:
         self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT_LINES)  # frames and seconds
         self._experiment: Experiment | None = None
         self._text = self._trouble = ""
+        self._is_entry = is_entry(folder)
 
     def note(self, columns: Sequence[str], values_LC: np.ndarray, *, anew: bool) -> None:
         """Takes in new lines."""
@@ -52,9 +57,8 @@ class Standing:
             last: The last line of metrics.csv by column, nan where nothing stands; empty before there is one.
         """
         e = self._read()
-        updates = trained_updates(self._folder)
-        saved = updates * frames_of_update(e) if e else 0
-        finished = e is not None and saved >= e.frames
+        saved = self._saved(e) if e else 0
+        finished = e is not None and (self._is_entry or saved >= min(e.frames, _last_frames(e, last)))
         frames, speed = max(_whole(last.get("frames")), saved), self._speed()
         quiet = None if finished or not last else self._quiet()
         phase = "finished" if finished else "waiting" if not last else "training" if quiet is None else "quiet"
@@ -65,7 +69,7 @@ class Standing:
             "method": e.method if e else None,
             "seed": e.seed if e else None,
             "solvable": _solvable(e),
-            "goal": e.frames if e else None,
+            "goal": (frames if finished else e.frames) if e else None,
             "frames": frames,
             "left": max(e.frames - frames, 0) / speed if e and speed and phase == "training" else None,
             "phase": phase,
@@ -74,6 +78,7 @@ class Standing:
             "not_finite": [name for name, value in last.items() if math.isinf(value)],
             "first_save": e.learner.checkpoint_every * frames_of_update(e) if e else None,
             "trouble": self._trouble,
+            "about": " ".join([OF_THE_ZOO, absent(find_method(e.method))]).rstrip() if e and self._is_entry else "",
             "settings": self._text,
         }
 
@@ -92,6 +97,16 @@ class Standing:
                     self._experiment, self._trouble = None, f"{name} cannot be read: {error}"
             break
         return self._experiment
+
+    def _saved(self, experiment: Experiment) -> int:
+        """After how many frames the newest checkpoint, or the policy of an entry, was saved."""
+        if not self._is_entry:
+            return trained_updates(self._folder) * frames_of_update(experiment)
+        try:
+            return read_entry(self._folder).frames
+        except ZooError as error:
+            self._trouble = str(error)
+            return 0
 
     def _speed(self) -> float | None:
         """Frames a second over the last lines. Seconds are those of training, so a pause between two starts does not count."""
@@ -112,6 +127,13 @@ class Standing:
 
 def _whole(value: float | None) -> int:
     return int(value) if value is not None and math.isfinite(value) else 0
+
+
+def _last_frames(experiment: Experiment, last: Mapping[str, float]) -> float:
+    """The frames after which training ends by its success rate (`until`), if the last line has it; otherwise without bounds."""
+    enough = experiment.until is not None and last.get("episodes", 0.0) >= RECENT_EPISODES
+    learned = enough and last.get("success", 0.0) >= (experiment.until or 1.0)
+    return last["frames"] if learned else math.inf
 
 
 def _solvable(experiment: Experiment | None) -> bool:

@@ -122,6 +122,35 @@ def not_running(run: Path) -> bool:
     return found.stdout == ""
 
 
+def test_leco_train_ends_at_a_success_rate_and_stays_ended(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    flags = [f"--task={TASK}", "--method=no-int", "--threads=1", f"--run={run}", "--frames=1e9", "--until=1%"]
+    flags += [f"--set={key}={value}" for key, value in SMALL.items() if key != "task"]
+
+    def train() -> tuple[str, float]:
+        begin = time.monotonic()
+        done = subprocess.run([*LECO, "train", *flags], capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout, time.monotonic() - begin
+
+    output, seconds = train()
+    assert re.search(
+        r"^ended by --until 1 %: \d+ % of the last 100 episodes, after [0-9,]+ of 1,000 M frames$", output, re.MULTILINE
+    )
+    assert re.search(r"^90 % (not reached: at best|of the last 100 episodes after)", output, re.MULTILINE)
+    told = rows(run)
+    assert int(told[-2]["episodes"]) < 100 <= int(told[-1]["episodes"])
+    # The clock is that of the command: it had begun before the learner did, and has ended after the last line.
+    last = float(told[-1]["seconds"])
+    assert sum(FRAMES_OF_UPDATE / float(row["frames_per_second"]) for row in told) < last < seconds
+    [saved] = checkpoints(run)[-1:]
+    assert saved == int(told[-1]["updates"])
+
+    again, _ = train()
+    assert again.splitlines()[-2:] == output.splitlines()[-2:]
+    assert (checkpoints(run)[-1], rows(run)) == (saved, told)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot tell a child that its parent was killed")
 def test_when_leco_train_is_killed_its_services_end_by_themselves_and_the_learner_saves(tmp_path: Path) -> None:
     run = tmp_path / "run"

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from service_process import until
-from watch_process import WatchProcess, checkpoint, settings
+from watch_process import TASK, WatchProcess, checkpoint, settings
+from zoo_case import saved_run
 
-from services import watch
+from services import watch, zoo
 from services.watching.series import MOST_POINTS
 from services.watching.server import HEADERS, MOST_PAGES
 
@@ -228,3 +229,34 @@ def test_a_file_that_cannot_be_read_and_a_checkpoint_that_cannot_be_used_are_sai
         (tmp_path / "metrics.csv").rmdir()
         (tmp_path / "metrics.csv").write_text(f"{HEAD}1536,1,1,0.5\nnan,2,nan,0.6\n,3,3,0.7\n")
         assert next(data for name, data, _ in events if name == "curves")["columns"]["return"] == {"mean": [0.5]}
+
+
+def test_an_entry_of_the_zoo_is_shown_with_what_it_knows(tmp_path: Path) -> None:
+    run = saved_run(tmp_path / "run", task=TASK, solved=97)
+    zoo.main([f"--zoo={tmp_path / 'zoo'}", "add", str(run), "--name=entry"])
+    entry = tmp_path / "zoo" / "entry"
+    before = sorted(path.name for path in entry.iterdir())
+    with WatchProcess(entry) as process, process.listening() as events:
+        told: dict[str, Any] = {}
+        while not {"curves", "standing", "episode"} <= told.keys():
+            name, data, _ = next(events)
+            told[name] = data
+        assert told.get("player", {}).get("phase") != "failed"
+        status, headers, _ = process.ask(f"/episodes/{told['episode']['id']}/0.png")
+    assert (status, headers["Content-Type"]) == (200, "image/png")
+    assert told["standing"]["phase"] == "finished"
+    assert told["standing"]["about"].endswith("r_ta and r_i are not known.")
+    assert {"codes", "count", "r_ep", "r_e"} <= told["episode"].keys()
+    assert "r_ta" not in told["episode"]
+    assert told["episode"]["frames"] == 50_000
+    assert told["curves"]["columns"]["frames"]["mean"][-1] == 50_000
+    assert sorted(path.name for path in entry.iterdir()) == before
+
+
+def test_an_entry_with_a_damaged_policy_says_so(tmp_path: Path) -> None:
+    run = saved_run(tmp_path / "run", task=TASK, solved=97)
+    zoo.main([f"--zoo={tmp_path / 'zoo'}", "add", str(run), "--name=entry"])
+    (tmp_path / "zoo" / "entry" / "policy.safetensors").write_bytes(b"damaged")
+    with WatchProcess(tmp_path / "zoo" / "entry") as process, process.listening() as events:
+        why = next(data["why"] for name, data, _ in events if name == "player" and data["phase"] == "failed")
+    assert "policy.safetensors" in why

@@ -189,7 +189,7 @@ def test_until_the_task_rewards_the_policy_is_not_asked_and_the_gradients_are_th
     state = init(nets)
     adam = remembered(state)
     judged: list[object] = []
-    monkeypatch.setattr(leco.learning.update, "_answer", lambda *given: judged.append(given))
+    monkeypatch.setattr(leco.learning.update, "modulator_loss", lambda *given, **_: judged.append(given))
     settings = dataclasses.replace(SETTINGS, inner_loss=inner_loss, max_gradient_norm=None)
     after, stats = update(nets, state._replace(policy_adam=adam), batch, find_method("leco"), settings)
     assert (judged, stats["value_e_loss"]) == ([], 0.0)

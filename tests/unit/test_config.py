@@ -136,6 +136,9 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
     [
         ("frames", 0, "frames is 0, expected more than 0"),
         ("frames", -1, "frames is -1, expected more than 0"),
+        ("until", 0, "until is 0.0, expected more than 0 and at most 1"),
+        ("until", 1.01, "until is 1.01, expected more than 0 and at most 1"),
+        ("until", "95%", "until is '95%', expected a number"),
         ("actors.environments", 0, "expected more than 0"),
         ("actors.unroll", 0, "expected more than 0"),
         ("learner.batch", 0, "expected more than 0"),
@@ -223,10 +226,18 @@ def test_a_value_out_of_range_or_of_another_kind_is_refused_with_its_key(key: st
         ("hash.codes", 256),
         ("hash.bits", 2048),
         ("frames", 1),
+        ("until", 1),
     ],
 )
 def test_the_ends_of_the_ranges_are_allowed(key: str, value: Any) -> None:
     parse(TASK, {key: value})
+
+
+def test_a_task_that_calls_no_episode_solved_cannot_end_by_its_success_rate() -> None:
+    assert parse(TASK, {"until": 0.95}).until == 0.95
+    assert parse(to_toml(parse(TASK, {"until": 0.95}))).until == 0.95
+    with pytest.raises(ConfigError, match=r"until is 0\.95, but vizdoom-deathmatch calls no episode solved: leave it"):
+        parse('task = "vizdoom-deathmatch"\nuntil = 0.95')
 
 
 def test_alpha_and_the_noveltys_rate_are_the_methods_unless_they_are_given() -> None:

@@ -350,7 +350,10 @@ def test_errors_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str
         return capsys.readouterr().err if ended.value.code == 2 else str(ended.value.code)
 
     nowhere = str(tmp_path / "nowhere")
-    assert error(nowhere) == f"leco eval: {nowhere} is not a run: it has no config.toml. `leco train` makes one"
+    assert error(nowhere) == (
+        f"leco eval: {nowhere} is neither a run nor an entry of the zoo: it has no config.toml. `leco train` makes runs, "
+        "`leco zoo` lists the entries"
+    )
     run = saved_run(tmp_path)
     assert "has no checkpoint yet: train longer, or end the training with Ctrl-C, which saves" in error(str(run))
     assert f"there is no checkpoint {run / 'checkpoints' / 'best.safetensors'}" in error(str(run), "--checkpoint=best")

@@ -11,13 +11,14 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from service_process import until
 
 from leco.config import Experiment, parse, to_toml
 from leco.envs.registry import TASKS
+from leco.machine import CLOCK_ZERO, clock_zero, process_start
 from leco.methods import METHODS
 from services import local, progress, tables
 from services.learner.recorder import COLUMNS
@@ -63,7 +64,24 @@ def test_flags_describe_the_experiment(started: Started) -> None:
     assert (experiment.training.alpha, experiment.training.inner_loss) == (0.25, "whole")
     assert experiment.training.policy_betas == (0.5, 0.75)
     assert folder == Path("runs") / "DoorKey-5x5-dsc-3"
-    assert rest == {"actors": 2, "store": "memory", "threads": 1}
+    assert rest == {"actors": 2, "store": "memory", "threads": 1, "began": rest["began"]}
+
+
+@pytest.mark.parametrize("typed", ["95%", "95 %", "0.95", ".95", " 95.0% "])
+def test_the_success_rate_at_which_training_ends_is_typed_as_people_do(started: Started, typed: str) -> None:
+    assert started("--task=Empty-5x5", f"--until={typed}")[0].until == 0.95
+    assert started("--task=Empty-5x5", "--until", "100%")[0].until == 1
+    assert started("--task=Empty-5x5")[0].until is None
+
+
+def test_the_seconds_of_a_command_are_those_of_its_process(started: Started) -> None:
+    began = started("--task=Empty-5x5")[2]["began"]
+    assert isinstance(began, float)
+    assert began == pytest.approx(process_start(), abs=0.1)
+    code = "import sys, time; time.sleep(0.5); from leco.machine import process_start; print(process_start())"
+    before = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert before - 0.05 <= float(done.stdout) <= time.monotonic() - 0.5  # the system counts in hundredths
 
 
 def test_flags_win_over_the_file_and_the_folder_is_enough_to_go_on(started: Started, tmp_path: Path) -> None:
@@ -102,6 +120,21 @@ def test_the_preset_is_for_laptops_unless_a_file_or_a_flag_says_otherwise(starte
         (["--task=Empty-5x5", "--frames=nan"], "frames is nan, expected a whole number"),
         (["--task=Empty-5x5", "--frames=inf"], "frames is inf, expected a whole number"),
         (["--task=Empty-5x5", "--frames=many"], "argument --frames: invalid float value: 'many'"),
+        (
+            ["--task=Empty-5x5", "--until=0"],
+            "argument --until: '0' is no success rate: type one above 0 and up to 100%",
+        ),
+        (["--task=Empty-5x5", "--until=0%"], "argument --until: '0%' is no success rate"),
+        (["--task=Empty-5x5", "--until=100.1%"], "argument --until: '100.1%' is no success rate"),
+        (
+            ["--task=Empty-5x5", "--until=95"],
+            "'95' is no success rate: type one above 0 and up to 100%, as 95% or 0.95",
+        ),
+        (["--task=Empty-5x5", "--until=-5%"], "argument --until: '-5%' is no success rate"),
+        (["--task=Empty-5x5", "--until=nan"], "argument --until: 'nan' is no success rate"),
+        (["--task=Empty-5x5", "--until=most"], "argument --until: 'most' is no success rate"),
+        (["--task=Empty-5x5", "--set=until=2"], "until is 2.0, expected more than 0 and at most 1"),
+        (["--task=vizdoom-deathmatch", "--until=95%"], "but vizdoom-deathmatch calls no episode solved"),
         (["--task=Empty-5x5", "--set=alpha"], "--set alpha: expected KEY=VALUE, for example training.alpha=0.02"),
         (["--task=Empty-5x5", "--set=training.alfa=1"], "there is no key training.alfa; did you mean training.alpha?"),
         (["--task=Empty-5x5", "--set=learner.batch=x"], "learner.batch is 'x', expected a whole number"),
@@ -141,8 +174,9 @@ class Children:
         ]
         return made[0], made[1:]
 
-    def train(self) -> int:
-        return local.train(EXPERIMENT, self.folder / "run", actors=1, store="memory", threads=1, out=self.out)
+    def train(self, experiment: Experiment = EXPERIMENT, **rest: Any) -> int:
+        how = {"actors": 1, "store": "memory", "threads": 1, "out": self.out} | rest
+        return local.train(experiment, self.folder / "run", **how)
 
     def starts(self, name: str) -> int:
         path = self.folder / "starts"
@@ -169,6 +203,51 @@ def test_it_ends_with_the_learner_and_stops_the_others_in_order(children: Childr
     assert (children.folder / "ends").read_text().split() == ["actor-0", "hashcount"]
     assert children.out.getvalue().startswith("Empty-5x5, leco, seed 1: ")
     assert [children.starts(name) for name in children.programs] == [1, 1, 1]
+
+
+def test_it_ends_with_when_90_percent_was_reached(children: Children) -> None:
+    run = children.folder / "run"
+    run.mkdir()
+    written(children.folder / "made.csv", LEARNED)
+    children.programs = {"learner": f"cp {children.folder}/made.csv {run}/metrics.csv"}
+    assert children.train() == 0
+    assert children.out.getvalue().splitlines()[-1] == "90 % of the last 100 episodes after 1,500 frames, 47 s"
+
+
+def test_a_run_that_failed_has_no_verdict(children: Children) -> None:
+    run = children.folder / "run"
+    run.mkdir()
+    written(run / "metrics.csv", LEARNED)
+    children.programs = {"learner": "exit 1"}
+    assert children.train() == 1
+    assert "of the last 100 episodes" not in children.out.getvalue()
+
+
+def test_the_learners_clock_counts_from_the_first_command_also_if_it_dies(children: Children) -> None:
+    noted = children.folder / "clock"
+    children.programs = {
+        "learner": f"echo ${CLOCK_ZERO} >> {noted}; [ $(wc -l < {noted}) != 1 ]",
+        "actor-0": f"echo actor ${CLOCK_ZERO} > {children.folder}/actor; {FOR_EVER}",
+    }
+    began = time.monotonic() - 100
+    assert children.train(began=began) == 0
+    assert [float(each) for each in noted.read_text().split()] == [began, began], "it died once"
+    written(children.folder / "run" / "metrics.csv", LEARNED, LEARNED | {"seconds": 50.5})
+    assert children.train(began=began) == 0
+    assert float(noted.read_text().split()[-1]) == pytest.approx(began - 50.5)
+    before = time.monotonic()
+    assert children.train() == 0
+    assert before <= float(noted.read_text().split()[-1]) + 50.5 <= time.monotonic()
+    assert CLOCK_ZERO not in os.environ, "it is of one learner"
+
+
+def test_the_clock_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CLOCK_ZERO, raising=False)
+    assert clock_zero() is None
+    monkeypatch.setenv(CLOCK_ZERO, "-12.25")
+    assert clock_zero() == -12.25
+    monkeypatch.setenv(CLOCK_ZERO, "noon")
+    assert clock_zero() is None
 
 
 def test_a_child_that_dies_is_started_again(children: Children) -> None:
@@ -328,6 +407,44 @@ def test_it_is_shown_every_few_seconds_and_at_the_end(tmp_path: Path, monkeypatc
     written(path, SECOND)
     shown.show(last=True)
     assert out.getvalue().count("\n") == 3
+
+
+LEARNED = SECOND | {"seconds": 46.6, "episodes": 100, "success": 0.9}
+
+
+def verdict(folder: Path, *lines: Mapping[str, object], done: bool = True, **changes: object) -> str:
+    written(folder / "metrics.csv", *lines)
+    return progress.verdict(
+        folder / "metrics.csv", parse("", {"task": "Empty-5x5", "frames": 2e6} | changes), done=done
+    )
+
+
+def test_the_verdict_says_when_90_percent_was_reached_or_how_near_it_came(tmp_path: Path) -> None:
+    late = LEARNED | {"frames": 412_000, "success": 1.0, "seconds": 3725.4}
+    assert verdict(tmp_path, SECOND, LEARNED, late) == "90 % of the last 100 episodes after 1,500 frames, 47 s\n"
+    assert verdict(tmp_path, SECOND, late) == "90 % of the last 100 episodes after 412,000 frames, 1:02:05\n"
+    best, worse = late | {"frames": 1_228_800, "success": 0.43}, late | {"success": 0.1}
+    near = "90 % not reached: at best 43 % of the last 100 episodes, after 1.23 M frames\n"
+    assert verdict(tmp_path, best, worse) == near
+    few = LEARNED | {"episodes": 99}
+    assert verdict(tmp_path, few) == "90 % not reached: fewer than 100 episodes have ended\n"
+    assert verdict(tmp_path) == ""
+    assert progress.verdict(tmp_path / "missing.csv", EXPERIMENT, done=True) == ""
+    assert verdict(tmp_path, worse, task="vizdoom-deathmatch") == "", "no episode of it is ever solved"
+
+
+def test_the_verdict_says_that_training_ended_by_its_success_rate(tmp_path: Path) -> None:
+    reached = LEARNED | {"frames": 430_080, "success": 0.96}
+    lines = verdict(tmp_path, LEARNED, reached, until=0.95).splitlines()
+    assert lines == [
+        "ended by --until 95 %: 96 % of the last 100 episodes, after 430,080 of 2 M frames",
+        "90 % of the last 100 episodes after 1,500 frames, 47 s",
+    ]
+    told = lines[1] + "\n"
+    assert verdict(tmp_path, LEARNED, reached, until=0.95, done=False) == told, "it was stopped"
+    assert verdict(tmp_path, LEARNED, reached, until=0.97) == told
+    assert verdict(tmp_path, LEARNED, reached) == told
+    assert verdict(tmp_path, LEARNED, reached, until=0.95, frames=430_080) == told, "it had all its frames anyway"
 
 
 @pytest.mark.parametrize(("command", "rows"), [("tasks", TASKS), ("methods", METHODS)])

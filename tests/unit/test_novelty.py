@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from training_case import A, B, T, make_batch, networks
 
 from leco.algo.dedup import distinct
-from leco.learning.policy_pass import follow
+from leco.learning.policy_pass import unroll_policy
 from leco.learning.state import Settings, init
 from leco.learning.update import update
 from leco.methods import find_method
@@ -39,7 +39,7 @@ def judged(
 ) -> Novel:
     state = init(nets)
     unique = distinct(batch.observation_TBO.flatten(0, 1))
-    acted = follow(nets.policy, state.policy, batch, unique)
+    acted = unroll_policy(nets.policy, state.policy, batch, unique, len(batch.action_TB))
     tensors = {**(parameters or state.novelty), **(running if running is not None else state.novelty_running)}
     return judge(
         nets.novelty,
@@ -48,7 +48,7 @@ def judged(
         unique=unique,
         method=find_method(name),
         settings=Settings(**settings),
-        logits_TBA=acted.logits_TBA[:-1],
+        logits_TBA=acted.logits_TBA,
     )
 
 
@@ -240,8 +240,10 @@ def test_agac_rewards_first_visits_and_what_the_adversary_does_not_foresee() -> 
     unique = distinct(batch.observation_TBO.flatten(0, 1))
     state = init(nets)
     forgotten = batch._replace(core_state=torch.zeros_like(batch.core_state))
-    log_pi = follow(nets.policy, state.policy, batch, unique).logits_TBA[:-1].log_softmax(-1)
-    log_adv = follow(nets.novelty, state.novelty, forgotten, unique).logits_TBA[:-1].log_softmax(-1)
+    log_pi = unroll_policy(nets.policy, state.policy, batch, unique, len(batch.action_TB)).logits_TBA.log_softmax(-1)
+    log_adv = unroll_policy(
+        nets.novelty, state.novelty, forgotten, unique, len(batch.action_TB)
+    ).logits_TBA.log_softmax(-1)
     taken = batch.action_TB.unsqueeze(-1)
     assert novel.unforeseen_TB is not None
     assert novel.apart_TB is not None

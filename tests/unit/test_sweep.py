@@ -144,6 +144,13 @@ def test_values_are_named_as_they_were_understood(planned: Planned) -> None:
     assert names("--set-each=preset=laptop,paper") == ["preset=laptop", "preset=paper"]
 
 
+def test_every_run_ends_at_the_success_rate(planned: Planned) -> None:
+    runs = planned("--tasks=Empty-5x5", "--seeds=1,2", "--until=95%")
+    assert [one.experiment.until for one in runs] == [0.95, 0.95]
+    assert [one.name for one in runs] == ["Empty-5x5-leco-1", "Empty-5x5-leco-2"]
+    assert [one.experiment.until for one in planned("--tasks=Empty-5x5")] == [None]
+
+
 def test_seeds_as_people_type_them() -> None:
     assert read_seeds("1") == [1]
     assert read_seeds("1-3") == [1, 2, 3]
@@ -183,6 +190,13 @@ def test_seeds_as_people_type_them() -> None:
         (["--tasks=Empty-5x5", "--set-each=training.lambda=0,2"], "training.lambda is 2.0, expected 0 to 1"),
         (["--tasks=Empty-5x5", "--set-each=method=leco,dsc"], "--set-each method=leco,dsc: use --methods"),
         (["--tasks=Empty-5x5", "--set-each=frames=1,2"], "use --frames; it cannot differ within a sweep"),
+        (
+            ["--tasks=Empty-5x5", "--until=95"],
+            "argument --until: '95' is no success rate: type one above 0 and up to 100%",
+        ),
+        (["--tasks=Empty-5x5,vizdoom-deathmatch", "--until=95%"], "vizdoom-deathmatch calls no episode solved"),
+        (["--tasks=Empty-5x5", "--set=until=0.9"], "--set until=...: a sweep has the flag --until for it"),
+        (["--tasks=Empty-5x5", "--set-each=until=0.8,0.9"], "use --until; it cannot differ within a sweep"),
         (["--tasks=Empty-5x5", "--set=learner.keep=1", "--set-each=learner.keep=2,3"], "learner.keep is set twice"),
     ],
 )
@@ -213,6 +227,34 @@ def test_what_is_left_to_do(tmp_path: Path) -> None:
     assert needs(run(frames=1901), folder, 100) == ""
     (folder / "evaluation.json").write_text('{"updates": 2')
     assert needs(one, folder, 100) == "evaluate"
+
+
+SOLVED = {"frames": 500, "updates": 5, "seconds": 20, "frames_per_second": 30.4, "success": 0.96, "episodes": 100}
+
+
+def test_a_run_that_has_its_success_rate_needs_no_more_frames(tmp_path: Path) -> None:
+    def left(until: float | None, updates: int = 5, **changes: object) -> str:
+        trained(tmp_path / "one", updates, success=0.5)
+        metrics(tmp_path / "one", SOLVED | {"success": 0.99}, SOLVED | changes)
+        needed = needs(run(until=until), tmp_path / "one", 100)
+        (tmp_path / "one" / "checkpoints" / f"{updates:09d}.safetensors").unlink()
+        return needed
+
+    assert left(0.95) == ""
+    assert left(0.96) == ""
+    assert left(0.95, updates=7) == "", "the rest of a deterministic run"
+    assert left(None) == "train"
+    assert left(0.97) == "train", "it had more before"
+    assert left(0.95, episodes=99) == "train"
+    assert left(0.95, updates=4) == "train", "it was killed before it could save"
+    (tmp_path / "one" / "metrics.csv").unlink()
+    assert needs(run(until=0.95), tmp_path / "one", 100) == "train"
+
+
+def test_another_success_rate_is_the_same_run(tmp_path: Path) -> None:
+    trained(tmp_path / "one", 5, run(until=0.95))
+    for rate in (None, 0.9, 0.99):
+        check_folder([run(until=rate)], tmp_path)
 
 
 def test_other_settings_for_the_same_run_are_refused_by_name(tmp_path: Path) -> None:
@@ -339,6 +381,19 @@ def test_runs_are_trained_and_evaluated_in_order_and_never_again(work: Work) -> 
     ]
 
 
+def test_a_run_that_ends_by_its_success_rate_is_evaluated_and_done(work: Work) -> None:
+    metrics(work.folder, SOLVED)
+    (work.folder / "metrics.csv").rename(work.folder / "made.csv")
+    work.train = {"a": f"cp {work.folder}/made.csv $RUN/metrics.csv; {work.trains(5)}"}
+    work.evaluate = {"a": f"echo '{json.dumps(EVALUATED | {'updates': 5})}' > $RUN/evaluation.json"}
+    assert work(run("a", until=0.95)) == 0
+    assert work(run("a", until=0.95)) == 0
+    assert work.starts == ["train a", "eval a"]
+    assert work(run("b", until=0.95)) == 0
+    assert work.statuses == {"a": "done", "b": "done"}, "also when the command is about another one"
+    assert tomllib.loads((work.folder / "sweep.toml").read_text())["runs"][0]["until"] == 0.95
+
+
 def test_a_run_that_fails_is_told_with_its_last_words_and_the_others_go_on(work: Work) -> None:
     work.train = {"a": "echo; for i in 1 2 3 4 5 6 7 8 9; do echo word $i; done; exit 1", "c": "exit 0"}
     work.evaluate = {"b": "echo no such checkpoint; exit 1"}
@@ -407,7 +462,9 @@ def test_training_is_leco_train_with_all_that_was_asked_for(tmp_path: Path, monk
     assert name == "train"
     with pytest.raises(SystemExit):
         local.main(flags)
-    assert calls == [(one.experiment, job.folder, {"actors": 2, "store": "memory", "threads": 3})]
+    [(experiment, folder, rest)] = calls
+    assert (experiment, folder) == (one.experiment, job.folder)
+    assert {"actors": 2, "store": "memory", "threads": 3}.items() <= rest.items()  # type: ignore[attr-defined]
 
 
 def job(folder: Path, name: str = "one", state: str = "waiting", **changes: Any) -> Job:
@@ -587,6 +644,7 @@ def test_results_csv_has_a_line_a_run(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == [
         *("run", "task", "method", "training.alpha", "seed", "frames", "updates", "wall_seconds"),
+        *("frames_to_90", "seconds_to_90"),
         *("success", "success_low", "success_high", "return", "return_low", "return_high", "episodes"),
         *("version", "commit", "status"),
     ]
@@ -627,6 +685,43 @@ def test_means_are_over_the_seeds_that_are_done(tmp_path: Path) -> None:
         assert cells[5] == f"{statistics.mean(returns):.3f}"
         assert cells[6] == ", ".join(f"{each:.3f}" for each in returns)
     assert "## Empty-5x5" in (tmp_path / "results.md").read_text()
+
+
+def reaching(folder: Path, whens: Sequence[tuple[int, float] | None]) -> list[Run]:
+    """A run for each, which had 90 % after so many frames and seconds, or never."""
+    runs = [run(f"leco-{seed}", method="leco", seed=seed) for seed in range(1, len(whens) + 1)]
+    for one, when in zip(runs, whens, strict=True):
+        trained(folder / one.name, 20, one, success=1.0)
+        begin = SOLVED | {"success": 0.5}
+        frames, seconds = when or (1000, 33.0)
+        end = SOLVED | {"frames": frames, "seconds": seconds, "success": 0.5 if when is None else 0.9}
+        metrics(folder / one.name, begin, end, end | {"frames": 2000, "seconds": 99, "success": 0.1})
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("whens", "cells"),
+    [
+        ([(1500, 40.0), (700, 30.4), (900, 20)], ["900", "1,500; 700; 900", "30", "40; 30; 20"]),
+        ([None, (700, 30.4), (900, 20)], ["900", "-; 700; 900", "30", "-; 30; 20"]),
+        ([(1500, 40.0), None], ["-", "1,500; -", "-", "40; -"]),
+        ([None], ["-", "-", "-", "-"]),
+    ],
+)
+def test_frames_and_seconds_to_90_percent(
+    tmp_path: Path, whens: Sequence[tuple[int, float] | None], cells: Sequence[str]
+) -> None:
+    runs = reaching(tmp_path, whens)
+    rows = gather(tmp_path, Asked(tmp_path, "", runs).runs.values(), {})
+    write_csv(tmp_path / "results.csv", rows)
+    found = list(csv.DictReader((tmp_path / "results.csv").read_text().splitlines()))
+    told = [(each["frames_to_90"], each["seconds_to_90"]) for each in found]
+    assert told == [("", "") if when is None else (f"{when[0]}", f"{when[1]:g}") for when in whens]
+    write_markdown(tmp_path / "results.md", grouped(rows))
+    lines = (tmp_path / "results.md").read_text().splitlines()
+    head, _, line = [each.strip("| ").split(" | ") for each in lines if each.startswith("|")]
+    assert head[-4:] == ["frames to 90 %, median", "of each seed", "seconds to 90 %, median", "of each seed"]
+    assert line[-4:] == cells
 
 
 def test_runs_of_other_settings_are_not_averaged(tmp_path: Path) -> None:

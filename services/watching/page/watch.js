@@ -92,6 +92,7 @@ function tiles({ last, solvable }) {
 function notice(now) {
   const texts = [];
   if (now.trouble) texts.push(now.trouble);
+  if (now.about) texts.push(now.about);
   if (now.not_finite.length) texts.push(`Not a finite number any more: ${now.not_finite.join(", ")}. Training has probably failed.`);
   if (now.phase === "waiting") texts.push(now.task
     ? "No line of metrics.csv yet: the learner writes the first one after a few updates, mostly within a minute. If nothing comes, look into the logs folder of the run."

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from leco.algo.adam import AdamState, adam, adam_sensitivity, adam_start, clip, clip_transposed
+from leco.algo.adam import AdamState, adam, adam_jacobian_diag, clip, clip_vjp, init_adam
 
 
 def normal(*shape: int, seed: int) -> Tensor:
@@ -17,7 +17,7 @@ def test_it_takes_the_steps_of_torch() -> None:
     parameters = {"a": normal(3, 4, seed=1), "b": normal(5, seed=2)}
     theirs = {name: p.clone().requires_grad_() for name, p in parameters.items()}
     optimiser = torch.optim.Adam(theirs.values(), lr=0.01, betas=(0.9, 0.99), eps=1e-6)
-    state = adam_start(parameters)
+    state = init_adam(parameters)
     for step in range(5):
         gradients = {name: normal(*p.shape, seed=10 * step + len(name)) for name, p in parameters.items()}
         for name, p in theirs.items():
@@ -46,16 +46,16 @@ def test_the_sensitivity_equals_differentiation_through_the_step() -> None:
     moved = parameters - 0.1 * mean / (root + 1e-6)
     [expected] = torch.autograd.grad(moved.sum(), g)
     _, after = adam({"p": parameters}, {"p": g.detach()}, before, learning_rate=0.1, betas=(0.9, 0.99), eps=1e-6)
-    found = adam_sensitivity({"p": g.detach()}, after, learning_rate=0.1, betas=(0.9, 0.99), eps=1e-6)["p"]
+    found = adam_jacobian_diag({"p": g.detach()}, after, learning_rate=0.1, betas=(0.9, 0.99), eps=1e-6)["p"]
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=0)
 
 
 def test_the_first_step_by_hand() -> None:
     """Without eps it is lr * sign(g), which does not move with g; where nothing ever was, it moves with 1 / eps."""
     parameters, gradients = {"p": torch.ones(2).double()}, {"p": torch.tensor([2.0, 0.0]).double()}
-    moved, after = adam(parameters, gradients, adam_start(parameters), learning_rate=0.1, betas=(0.9, 0.99), eps=1e-9)
+    moved, after = adam(parameters, gradients, init_adam(parameters), learning_rate=0.1, betas=(0.9, 0.99), eps=1e-9)
     assert moved["p"].tolist() == pytest.approx([0.9, 1.0])
-    found = adam_sensitivity(gradients, after, learning_rate=0.1, betas=(0.9, 0.99), eps=1e-9)["p"]
+    found = adam_jacobian_diag(gradients, after, learning_rate=0.1, betas=(0.9, 0.99), eps=1e-9)["p"]
     assert found[0].item() == pytest.approx(0.0, abs=1e-9)
     assert found[1].item() == pytest.approx(-0.1 / 1e-9)
 
@@ -92,5 +92,5 @@ def test_the_transposed_jacobian_of_clipping_is_that_of_automatic_differentiatio
     pulled = torch.autograd.grad(clipped(*own), own, along)
     gradients = [g.detach() for g in own]
     torch.testing.assert_close(tuple(clip(named(*gradients), limit).gradients.values()), clipped(*gradients))
-    found = clip_transposed(named(*along), named(*gradients), clip(named(*gradients), limit))
+    found = clip_vjp(named(*along), named(*gradients), clip(named(*gradients), limit))
     torch.testing.assert_close(tuple(found.values()), pulled, rtol=1e-10, atol=1e-10)

@@ -62,7 +62,9 @@ def test_words_in_another_order_are_another_observation() -> None:
     rows_N = torch.randint(0, 255, (6, 4, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     both_N = torch.cat([rows_N, rows_N.flip(1)])
     check(both_N)
-    assert len(set(dedup._hash(dedup._words(both_N)).tolist())) == 12  # and is found without sorting all observations
+    assert (
+        len(set(dedup.hash_words(dedup.as_words(both_N)).tolist())) == 12
+    )  # and is found without sorting all observations
 
 
 def test_observations_need_not_be_contiguous() -> None:
@@ -72,8 +74,8 @@ def test_observations_need_not_be_contiguous() -> None:
 
 @pytest.mark.parametrize("modulus", [1, 7])
 def test_observations_whose_hashes_collide_are_told_apart(monkeypatch: pytest.MonkeyPatch, modulus: int) -> None:
-    whole = dedup._hash
-    monkeypatch.setattr(dedup, "_hash", lambda words_NW: whole(words_NW) % modulus)
+    whole = dedup.hash_words
+    monkeypatch.setattr(dedup, "hash_words", lambda words_NW: whole(words_NW) % modulus)
     check(batch(2, 200, 40))
 
 

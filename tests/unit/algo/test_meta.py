@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from leco.algo.adam import AdamState, adam, adam_sensitivity
-from leco.algo.meta import outer_loss, reward_weights
+from leco.algo.adam import AdamState, adam, adam_jacobian_diag
+from leco.algo.meta import meta_gradient_weights, outer_loss
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,18 +127,18 @@ def by_forward_mode(problem: Problem, optimiser: str, *, whole: bool) -> Tensor:
     }
     if optimiser == "sgd":
         after = {name: p.detach() - SGD_RATE * gradients[name] for name, p in policy.items()}
-        sensitivity = {name: torch.full_like(p, -SGD_RATE) for name, p in after.items()}
+        jacobian_diag = {name: torch.full_like(p, -SGD_RATE) for name, p in after.items()}
     else:
         after, state = adam(policy, gradients, problem.adam, learning_rate=0.01, betas=(0.9, 0.999), eps=1e-6)
-        sensitivity = adam_sensitivity(gradients, state, learning_rate=0.01, betas=(0.9, 0.999), eps=1e-6)
+        jacobian_diag = adam_jacobian_diag(gradients, state, learning_rate=0.01, betas=(0.9, 0.999), eps=1e-6)
     logits_TBA = problem.forward(policy)[0].detach()
-    weights = reward_weights(
+    weights = meta_gradient_weights(
         problem.forward,
         policy,
         after,
-        sensitivity,
+        jacobian_diag,
         action_TB=problem.action_TB,
-        behind_TB=problem.log_pi(logits_TBA),
+        log_pi_TB=problem.log_pi(logits_TBA),
         rho_TB=problem.rho(logits_TBA),
         advantage_e_TB=problem.advantage_e(logits_TBA),
     )
@@ -164,10 +164,10 @@ def test_it_equals_double_backpropagation(seed: int, optimiser: str, whole: bool
 def test_the_outer_loss_by_hand() -> None:
     """One step, two actions: pi' = (0.8, 0.2), pi = (0.5, 0.5)."""
     logits_TBA = torch.tensor([[[0.8, 0.2]]]).double().log().requires_grad_()
-    behind_TB = torch.tensor([[0.5]]).double().log()
-    raised = outer_loss(logits_TBA, behind_TB, torch.tensor([[0]]), torch.tensor([[2.0]]).double())
+    log_pi_TB = torch.tensor([[0.5]]).double().log()
+    raised = outer_loss(logits_TBA, log_pi_TB, torch.tensor([[0]]), torch.tensor([[2.0]]).double())
     assert raised.item() == pytest.approx(-1.0 * torch.tensor(0.8).log().item() * 2)
-    lowered = outer_loss(logits_TBA, behind_TB, torch.tensor([[1]]), torch.tensor([[2.0]]).double())
+    lowered = outer_loss(logits_TBA, log_pi_TB, torch.tensor([[1]]), torch.tensor([[2.0]]).double())
     assert lowered.item() == pytest.approx(-0.4 * torch.tensor(0.2).log().item() * 2)
     [gradient] = torch.autograd.grad(lowered, logits_TBA)
     torch.testing.assert_close(gradient[0, 0], torch.tensor([0.8, -0.8]).double() * 0.4 * 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -78,13 +79,41 @@ def test_time_goes_on_where_it_stopped(tmp_path: Path) -> None:
     recorder.close()
 
 
+def test_the_clock_is_that_of_the_command_if_it_is_given(tmp_path: Path) -> None:
+    record(tmp_path, 0, [10, 20])
+    for updates in (0, 10, 20):  # also after a crash that lost some of it
+        recorder = Recorder(tmp_path, updates, clock_zero=time.monotonic() - 70)
+        assert 70 <= recorder.seconds < 80
+        recorder.close()
+
+
+def test_the_last_line_is_known_also_from_before(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, 0)
+    assert recorder.last == {}
+    recorder.write(line(10) | {"success": 0.95})
+    assert (recorder.last["updates"], recorder.last["success"]) == ("10", "0.95")
+    recorder.write(line(20))
+    recorder.close()
+    again = Recorder(tmp_path, 15)
+    assert (again.last["updates"], again.last["success"]) == ("10", "0.95")
+    again.close()
+
+
 def test_episodes_are_counted_on_from_the_last_line_before_the_checkpoint(tmp_path: Path) -> None:
     record(tmp_path, 0, [10, 20])
     recorder = Recorder(tmp_path, 15)
     episodes = Episodes(recorder.episodes)
     episodes.add(1, [EpisodeSummary(1.0, 10, success=True)])
-    assert (episodes.total, len(episodes.means()), episodes.full) == (71, 3, False)
+    assert (episodes.total, episodes.full) == (71, False)
     recorder.close()
+
+
+def test_after_a_resume_there_are_no_means_until_a_hundred_episodes_have_ended_again() -> None:
+    episodes = Episodes(70)
+    episodes.add(1, [EpisodeSummary(1.0, 10, success=True)] * 99)
+    assert episodes.means() == {}
+    episodes.add(1, [EpisodeSummary(1.0, 10, success=True)])
+    assert (episodes.means()["success"], episodes.total) == (1.0, 170)
 
 
 def scalars(folder: Path) -> list[int]:

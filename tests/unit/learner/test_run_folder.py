@@ -64,6 +64,13 @@ def test_more_or_fewer_frames_are_the_same_experiment(tmp_path: Path, frames: in
     assert parse((tmp_path / "run" / "config.toml").read_text()).frames == frames
 
 
+def test_a_run_may_be_told_to_end_at_another_success_rate_or_at_none(tmp_path: Path) -> None:
+    open_run(tmp_path / "run", config(tmp_path))
+    for until in (0.95, 0.99, None):
+        assert open_run(tmp_path / "run", config(tmp_path, until=until)).until == until
+        assert parse((tmp_path / "run" / "config.toml").read_text()).until == until
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

@@ -54,7 +54,8 @@ class Case:
         small = {"learner.batch": BATCH, "learner.queue": 8, "actors.unroll": T, "actors.environments": BATCH}
         self.experiment: Experiment = parse("", {"task": "Empty-5x5", "method": "no-int"} | small | keys)
         self.published: list[ParameterSnapshot] = []
-        self.episodes, self.recorder = Episodes(), Recorder(folder, updates)
+        self.recorder = Recorder(folder, updates)
+        self.episodes = Episodes(self.recorder.episodes)
         self.trainer = Trainer(
             self.experiment,
             networks(),
@@ -188,3 +189,78 @@ def test_no_milestones(tmp_path: Path) -> None:
     assert not list((tmp_path / "checkpoints").glob("milestone*"))
     with pytest.raises(ConfigError, match=r"has no milestones yet: learner\.milestones is 0"):
         find_milestones(tmp_path, case.experiment)
+
+
+def played(solved: int, lost: int = 0) -> list[EpisodeSummary]:
+    return [EpisodeSummary(1.0, 3, success=True)] * solved + [EpisodeSummary(0.0, 3, success=False)] * lost
+
+
+LINE_EVERY_2 = {"learner__record_every": 2, "learner__checkpoint_every": 100, "until": 0.95}
+
+
+def test_it_ends_with_the_line_that_has_the_success_rate_and_saves(tmp_path: Path) -> None:
+    case = Case(tmp_path, 99, frames=10**6, **LINE_EVERY_2)
+    case.episodes.add(1, played(95, 5))
+    assert case.run()
+    assert (case.saved, case.recorded) == ([2], [2])
+    assert case.trainer.ending == "95 % of the last 100 episodes were solved"
+    for name in ("run_frames", "run_target_frames"):  # nobody waits for the rest
+        assert case.registry.get_sample_value(f"leco_learner_{name}") == 2 * BATCH * T
+
+
+@pytest.mark.parametrize(("solved", "lost"), [(94, 6), (99, 0)])
+def test_fewer_or_too_few_episodes_do_not_end_it(tmp_path: Path, solved: int, lost: int) -> None:
+    case = Case(tmp_path, 99, frames=BATCH * T * 6, **LINE_EVERY_2)
+    case.episodes.add(1, played(solved, lost))
+    assert case.run()
+    assert (case.saved, case.recorded) == ([6], [2, 4, 6])
+    assert case.trainer.ending == "all frames are trained on"
+
+
+def test_without_a_success_rate_it_trains_on_all_frames(tmp_path: Path) -> None:
+    case = Case(tmp_path, 99, frames=BATCH * T * 4, learner__record_every=2)
+    case.episodes.add(1, played(100))
+    assert case.run()
+    assert case.saved == [4]
+
+
+def test_a_run_that_has_ended_so_ends_at_once_when_it_is_started_again(tmp_path: Path) -> None:
+    first = Case(tmp_path, 99, frames=10**6, **LINE_EVERY_2)
+    first.episodes.add(1, played(97, 3))
+    assert first.run()
+    again = Case(tmp_path, 99, updates=2, frames=10**6, **LINE_EVERY_2)
+    assert again.run()
+    assert (again.trainer.state.updates, again.recorded) == (2, [2])
+    assert again.trainer.ending == "97 % of the last 100 episodes were solved"
+    # Asked for more, it goes on; the few episodes since then do not count as the last hundred.
+    more = Case(tmp_path, 99, updates=2, frames=BATCH * T * 6, **LINE_EVERY_2 | {"until": 0.98})
+    more.episodes.add(1, played(99))
+    assert more.run()
+    assert more.trainer.state.updates == 6
+
+
+def test_a_run_that_has_not_reached_it_goes_on(tmp_path: Path) -> None:
+    assert not Case(tmp_path, 4, frames=10**6, **LINE_EVERY_2).run()
+    again = Case(tmp_path, 99, updates=4, frames=10**6, **LINE_EVERY_2)
+    again.episodes.add(1, played(100))
+    assert again.run()
+    assert (again.saved, again.recorded) == ([4, 6], [2, 4, 6])
+
+
+def test_a_deterministic_run_that_has_the_success_rate_ends_at_its_next_checkpoint(tmp_path: Path) -> None:
+    changes = LINE_EVERY_2 | {"frames": 10**6, "learner__deterministic": True, "learner__checkpoint_every": 5}
+    case = Case(tmp_path, 99, **changes)
+    case.episodes.add(1, played(100))
+    assert case.run()
+    assert (case.saved, case.recorded) == ([5], [2, 4])
+    again = Case(tmp_path, 99, updates=5, **changes)
+    assert again.run()
+    assert again.trainer.state.updates == 5
+
+
+def test_training_that_failed_has_not_ended_by_itself(tmp_path: Path) -> None:
+    case = Case(tmp_path, 3, frames=10**6, **LINE_EVERY_2)
+    case.recorder._file.close()
+    with pytest.raises(ValueError, match="closed file"):
+        case.run()
+    assert case.trainer.ending == "training failed"

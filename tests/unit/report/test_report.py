@@ -71,6 +71,52 @@ def test_numbers_of_the_table_are_those_of_the_csv(sweep: Path, tmp_path: Path) 
     assert found["DoorKey-5x5", "leco"]["fresh_success"] == [None, None, None]
 
 
+def naive_90(folder: Path) -> tuple[float, float] | None:
+    for row in rows_of(folder):
+        if row["success"] and float(row["success"]) >= 0.9 and int(row["episodes"]) >= 100:
+            return float(row["frames"]), float(row["seconds"])
+    return None
+
+
+def test_frames_and_seconds_to_90_percent_are_those_of_the_csv(sweep: Path, tmp_path: Path) -> None:
+    report.main([str(sweep), f"--out={tmp_path / 'out'}"])
+    page = (tmp_path / "out" / "index.html").read_text()
+    for row in json.loads((tmp_path / "out" / "results.json").read_text()):
+        whens = [naive_90(sweep / f"{row['task']}-{row['label']}-{seed}") for seed in (1, 2, 3)]
+        each = [when for when in whens if when is not None]
+        assert len(each) == 3
+        assert row["each"]["frames_to_90"] == [frames for frames, _ in each]
+        assert row["frames_to_90"] == sorted(frames for frames, _ in each)[1]
+        assert row["seconds_to_90"] == sorted(seconds for _, seconds in each)[1]
+        for frames in (
+            row["frames_to_90"],
+            *row["each"]["frames_to_90"],
+        ):  # in the table of results, and in that of runs
+            assert f'<td data-head="frames to 90 %">{frames:,.0f}</td>' in page
+
+
+def test_seeds_that_never_reached_90_percent_are_told(tmp_path: Path) -> None:
+    for seed, worst in ((1, False), (2, True), (3, False)):
+        folder = make_run(tmp_path / "runs" / f"{seed}", seed=seed, recordings=0, settings={"until": 0.5 + seed / 10})
+        if worst:
+            made = [row | {"success": "0.5"} for row in rows_of(folder)]
+            lines = [",".join(made[0]), *(",".join(row.values()) for row in made)]
+            (folder / "metrics.csv").write_text("\n".join(lines) + "\n")
+    runs = read_runs([tmp_path / "runs"])
+    assert {run.label for run in runs} == {"leco"}, "when they end makes no difference"
+    [row] = results.table(runs)
+    later = max(when for when in (naive_90(tmp_path / "runs" / name) for name in "13") if when)
+    assert (row.frames_to_90, row.seconds_to_90) == later
+    report.main([str(tmp_path / "runs"), f"--out={tmp_path / 'out'}"])
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert f'<td data-head="frames to 90 %">{later[0]:,.0f} (2 of 3)</td>' in page
+    minutes, seconds = divmod(int(later[1]), 60)
+    assert f'<td data-head="time to 90 %">0:{minutes:02d}:{seconds:02d} (2 of 3)</td>' in page
+    assert page.count('<td data-head="frames to 90 %">-</td>') == 1, "of the second run"
+    [few] = results.table([run for run in runs if run.name in "12"])
+    assert (few.frames_to_90, len(few.each["frames_to_90"])) == (None, 1)
+
+
 def naive_mean(folders: Sequence[Path], column: str) -> list[tuple[float, float, float]]:
     """All have lines at the same frames."""
     table = [[(float(row["frames"]), float(row[column])) for row in rows_of(each) if row[column]] for each in folders]

@@ -59,6 +59,20 @@ def test_a_run_from_before_it_begins_to_its_end(tmp_path: Path) -> None:
     assert (now["phase"], now["goal"]) == ("training", 1_000_000)
 
 
+def test_a_run_that_ended_by_its_success_rate_has_ended(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(settings(until=0.9))
+    (tmp_path / "metrics.csv").write_text("")
+    standing = Standing(tmp_path)
+    learned = {"frames": 10.0 * FRAMES_OF_UPDATE, "success": 0.92, "episodes": 400.0}
+    assert standing.now(learned)["phase"] == "training"  # it has not saved yet
+    saved(tmp_path, 10)
+    now = standing.now(learned)
+    assert (now["phase"], now["frames"], now["goal"]) == ("finished", 10 * FRAMES_OF_UPDATE, 10 * FRAMES_OF_UPDATE)
+    for changed in ({"success": 0.89}, {"success": np.nan}, {"episodes": 99.0}):
+        now = standing.now(learned | changed)
+        assert (now["phase"], now["goal"]) == ("training", 100_000)
+
+
 def test_time_left_is_by_the_last_lines_and_begins_anew_with_the_file(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(settings(frames=1_000_000))
     standing = Standing(tmp_path)

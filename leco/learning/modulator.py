@@ -1,0 +1,69 @@
+"""The outer loss (eq. 4): how the policy after its step does at the task itself, as a loss of the modulator.
+
+The inner step that the modulator looks through is all that the policy learns from a batch, theta -> theta'. With the paper's
+single pass that is one step of Adam, and the gradient is exact: through Adam's moments and through a limited norm. With
+epochs of minibatches the many small steps are seen as one, from theta along the gradient of the whole batch's loss to the real
+theta', where Adam's second moment and the limit of the norm are constants. There the ratio pi / pi_old is 1, so the clip of the
+surrogate is active nowhere and every reward of the batch counts; a look through the last minibatch alone would see an eighth
+of the data, and only where the clip has left something. The mean and the deviation that advantages are standardised by are
+constants in either case. `leco.algo.meta` has the derivation, tests/unit/test_bilevel.py the proof.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leco.algo.meta import meta_gradient_weights
+from leco.learning.policy_pass import join, run_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from leco.learning.policy_step import PolicyBatch, PolicyStep
+    from leco.learning.state import Params
+    from leco.nets.policy import Policy
+
+
+def modulator_loss(
+    network: Policy,
+    policy: Params,
+    inner: PolicyStep,
+    batch: PolicyBatch,
+    *,
+    gates: tuple[Tensor, ...],
+    advantage_e_SC: Tensor,
+    advantage_TB: Tensor,
+    target_TB: Tensor | None,
+) -> Tensor:
+    """A loss whose gradient with respect to the modulator is that of the outer loss.
+
+    network, policy      the policy and theta
+    inner                its step to theta'
+    batch                what the policy learned from
+    gates                of its recurrent core at theta
+    advantage_e_SC       A_e, the task's own V-trace advantages
+    advantage_TB         those that the policy learned from, with the modulator's graph
+    target_TB            its value targets likewise; None if the inner loss is the policy gradient alone
+    """
+
+    def forward(parameters: Mapping[str, Tensor], cached: tuple[Tensor, ...] | None = None) -> tuple[Tensor, Tensor]:
+        output = run_policy(network, parameters, batch.sequences, batch.unique, cached)
+        return output.logits_TBA, output.value_TB
+
+    weights = meta_gradient_weights(
+        forward,
+        policy,
+        inner.parameters,
+        inner.jacobian_diag,
+        tangents=lambda parameters: forward(parameters, gates),
+        clipping=inner.clipping,
+        action_TB=batch.targets.action_SC,
+        log_pi_TB=batch.targets.old_log_pi_SC,
+        rho_TB=batch.targets.rho_SC,
+        advantage_e_TB=advantage_e_SC,
+    )
+    unrolls = advantage_TB.shape[1]
+    loss = (join(weights.advantage_TB, unrolls) * advantage_TB).sum()
+    return loss if target_TB is None else loss + (join(weights.target_TB, unrolls) * target_TB).sum()

@@ -1,0 +1,160 @@
+"""The policy's step (eq. 3): epochs of minibatches of sequences, or the paper's single pass, which is one of each.
+
+S  actions in a sequence         C  sequences in a batch       A  number of actions
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
+
+import torch
+
+from leco.algo.adam import adam, adam_jacobian_diag, adam_preconditioner, clip, clip_vjp
+from leco.algo.losses import clipped_surrogate_loss, entropy, log_prob, policy_gradient_loss, value_loss
+from leco.learning.policy_pass import run_some
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+    from leco.algo.adam import AdamState, Clipped
+    from leco.algo.dedup import Distinct
+    from leco.learning.policy_pass import Sequences
+    from leco.learning.state import Params
+    from leco.nets.policy import Policy
+    from leco.settings import Settings
+
+
+class Targets(NamedTuple):
+    """What the policy learns from in each step of the sequences, all of it constant, [S, C].
+
+    action_SC         the actions taken
+    old_log_pi_SC     log pi(a) before the batch
+    advantage_SC      of r = r_e + alpha r_i
+    target_SC         for V^{e+i}
+    rho_SC            V-trace's clipped importance weights
+    """
+
+    action_SC: Tensor
+    old_log_pi_SC: Tensor
+    advantage_SC: Tensor
+    target_SC: Tensor
+    rho_SC: Tensor
+
+    def pick(self, which: Tensor) -> Targets:
+        """Those of some sequences."""
+        return Targets(*(each[:, which] for each in self))
+
+
+class PolicyBatch(NamedTuple):
+    """A batch as the policy learns from it."""
+
+    sequences: Sequences
+    targets: Targets
+    unique: Distinct
+
+
+class PolicyLoss(NamedTuple):
+    """The policy's loss and its parts."""
+
+    total: Tensor
+    policy_gradient: Tensor
+    value: Tensor
+    entropy: Tensor
+
+
+class PolicyStep(NamedTuple):
+    """theta', how it was reached, and how it moves with the gradient of the whole batch's loss.
+
+    parameters, adam   after the step
+    jacobian_diag      D of dtheta'/dg, the optimiser's part
+    clipping           the part of a limited gradient norm, transposed; None if it is held constant
+    stats              what to plot
+    """
+
+    parameters: Params
+    adam: AdamState
+    jacobian_diag: Params
+    clipping: Callable[[Params], Params] | None
+    stats: dict[str, Tensor]
+
+
+def policy_loss(logits_SCA: Tensor, value_SC: Tensor, targets: Targets, settings: Settings) -> PolicyLoss:
+    """Policy gradient (or PPO's clipped surrogate) + value MSE - entropy, over some or all sequences."""
+    log_pi_SC = log_prob(logits_SCA, targets.action_SC)
+    loss_of: Callable[..., Tensor] = policy_gradient_loss
+    if settings.clip_range is not None:
+        loss_of = partial(clipped_surrogate_loss, old_log_prob_TB=targets.old_log_pi_SC, clip_range=settings.clip_range)
+    gradient = loss_of(log_prob_TB=log_pi_SC, advantage_TB=targets.advantage_SC, rho_TB=targets.rho_SC)
+    value = value_loss(value_TB=value_SC, target_TB=targets.target_SC)
+    uncertainty = entropy(logits_SCA)
+    return PolicyLoss(gradient + value - settings.entropy * uncertainty, gradient, value, uncertainty)
+
+
+def single_step(policy: Params, before: AdamState, loss: Tensor, settings: Settings, *, keep: bool) -> PolicyStep:
+    """One step on the whole batch, as the paper has it. `keep`: the loss's graph is needed again."""
+    gradients = gradients_of(loss, policy, keep=keep)
+    clipped, after, state = _descend(policy, gradients, before, settings)
+    return PolicyStep(
+        after,
+        state,
+        adam_jacobian_diag(clipped.gradients, state, **_rates(settings)),
+        partial(clip_vjp, gradients=gradients, clipped=clipped),
+        {"gradient_norm": clipped.norm},
+    )
+
+
+def minibatch_steps(
+    network: Policy, policy: Params, before: AdamState, batch: PolicyBatch, settings: Settings, *, seed: int
+) -> PolicyStep:
+    """`epochs` times through the batch, each time in `minibatches` parts drawn anew; seed: of the draws."""
+    after, adam_state, every = policy, before, []
+    for which in shuffled(batch.targets.action_SC.shape[1], settings.epochs, settings.minibatches, seed):
+        parameters = {name: tensor.detach().requires_grad_() for name, tensor in after.items()}
+        output = run_some(network, parameters, batch.sequences.pick(which), batch.unique)
+        loss = policy_loss(output.logits_TBA, output.value_TB, batch.targets.pick(which), settings)
+        gradients = gradients_of(loss.total, parameters)
+        clipped, after, adam_state = _descend(parameters, gradients, adam_state, settings)
+        every.append(torch.stack([*loss[1:], clipped.norm]).detach())
+    names = ("policy_gradient_loss", "value_loss", "entropy", "gradient_norm")
+    return PolicyStep(
+        after,
+        adam_state,
+        adam_preconditioner(adam_state, **_rates(settings), steps=len(every)),
+        None,
+        dict(zip(names, torch.stack(every).mean(0), strict=True)),
+    )
+
+
+def shuffled(count: int, epochs: int, minibatches: int, seed: int) -> Iterator[Tensor]:
+    """Which of `count` sequences are in each minibatch: every one once an epoch, in an order that depends on the seed alone."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        yield from torch.randperm(count, generator=generator).chunk(minibatches)
+
+
+def gradients_of(loss: Tensor, parameters: Params, *, keep: bool = False) -> Params:
+    """Zero for a parameter that the loss does not depend on. `keep`: the graph is needed again."""
+    found = torch.autograd.grad(loss, list(parameters.values()), retain_graph=keep, allow_unused=True)
+    return {
+        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(parameters.items(), found, strict=True)
+    }
+
+
+def _descend(
+    policy: Params, gradients: Params, before: AdamState, settings: Settings
+) -> tuple[Clipped, Params, AdamState]:
+    clipped = clip(gradients, settings.max_gradient_norm)
+    return clipped, *adam(policy, clipped.gradients, before, **_rates(settings))
+
+
+class _Rates(TypedDict):
+    learning_rate: float
+    betas: tuple[float, float]
+    eps: float
+
+
+def _rates(settings: Settings) -> _Rates:
+    return {"learning_rate": settings.policy_learning_rate, "betas": settings.policy_betas, "eps": settings.eps}

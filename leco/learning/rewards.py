@@ -1,0 +1,89 @@
+"""The reward that the policy learns from, r = r_e + alpha r_i (eq. 1), and its parts.
+
+T  actions in an unroll        B  unrolls in a batch
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from leco.algo.bonus import (
+    adapted_lambda,
+    intrinsic_reward,
+    modulation,
+    penalty_on_revisits,
+    soft_asymmetric,
+    total_reward,
+)
+from leco.learning.policy_pass import previous_action
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from leco.learning.intrinsic_pass import IntrinsicOutput
+    from leco.learning.state import Batch
+    from leco.methods import Method
+    from leco.settings import Settings
+
+MEAN_DECAY = 0.95  # of the running mean of r_ep, a batch
+
+
+class Rewards(NamedTuple):
+    """What an update is rewarded with.
+
+    r_e_TB     the task's own, shaped and scaled
+    reward_TB  r_e + alpha r_i, scaled; differentiable with respect to the modulator
+    stats      what to plot, unscaled
+    """
+
+    r_e_TB: Tensor
+    reward_TB: Tensor
+    stats: dict[str, Tensor]
+
+
+def compute_rewards(
+    batch: Batch,
+    heads: IntrinsicOutput | None,
+    method: Method,
+    settings: Settings,
+    *,
+    r_ep_TB: Tensor,
+    r_ep_mean: Tensor,
+) -> Rewards:
+    """r_ta (eq. 5), r_i and r (eq. 1).
+
+    heads      what the intrinsic module says; None without a modulator
+    r_ep_TB    what is new
+    r_ep_mean  its running mean, which is taken away if `center_bonus`
+    """
+    r_e_TB = soft_asymmetric(batch.reward_TB) if settings.reward_shaping == "soft-asymmetric" else batch.reward_TB
+    stats = {"r_e": batch.reward_TB.mean()}
+    r_ta_TB = torch.zeros_like(r_ep_TB)
+    if heads is not None:
+        r_ta_TB = modulated(heads.scores_TBA, batch, settings)
+        stats["r_ta"] = r_ta_TB.mean()
+    lambda_ = settings.lambda_ if method.lambda_ is None else method.lambda_
+    if settings.adaptive_lambda:
+        lambda_ = adapted_lambda(lambda_, r_ep_TB)
+        stats["lambda"] = torch.tensor(lambda_)
+    paid_TB = r_ep_TB - r_ep_mean if settings.center_bonus else r_ep_TB
+    r_i_TB = intrinsic_reward(paid_TB, r_ta_TB, lambda_)
+    stats["r_i"] = r_i_TB.mean()
+    reward_TB = settings.reward_scale * total_reward(r_e_TB, r_i_TB, settings.alpha)
+    return Rewards(settings.reward_scale * r_e_TB, reward_TB, stats)
+
+
+def modulated(scores_TBA: Tensor, batch: Batch, settings: Settings) -> Tensor:
+    """r_ta of the scores f_ta(z_e[t], a[t])."""
+    r_ta_TB = modulation(scores_TBA, previous_action(batch)[:-1])
+    if settings.penalty_on_revisits and batch.count_TB is not None:
+        r_ta_TB = penalty_on_revisits(r_ta_TB, batch.count_TB)
+    return r_ta_TB
+
+
+def running_mean(before: Tensor, r_ep_TB: Tensor, updates: int) -> Tensor:
+    """Of r_ep over batches; `updates` is how many there were before."""
+    mean = r_ep_TB.detach().mean()
+    return mean if updates == 0 else torch.lerp(mean, before, MEAN_DECAY)
