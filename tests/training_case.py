@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 T, B, A = 6, 3, 7
 
 
-def networks(method: str = "leco") -> Networks:
+def networks(method: str = "leco", hash_kind: str | None = None) -> Networks:
     torch.manual_seed(0)
-    nets = build(find_method(method), (7, 7, 3), A)
+    nets = build(find_method(method, hash_kind), (7, 7, 3), A)
     if nets.intrinsic is not None:
         awaken(nets.intrinsic)
     return Networks(*(net if net is None else net.double() for net in nets))  # type: ignore[arg-type]

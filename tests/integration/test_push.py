@@ -383,6 +383,29 @@ def test_push_waits_while_too_many_are_not_acknowledged(learner: Learner, client
     assert client.drain(10) == 0
 
 
+def test_a_client_can_wait_for_room_before_it_plays(learner: Learner, client: LearnerClient) -> None:
+    assert client.wait_for_credit(10), "an idle learner has room, and says so before the first trajectory"
+    for number in range(1, 17):
+        client.push(made(number))
+    assert client.drain(10) == 0
+    assert not client.wait_for_credit(0.1), "sixteen wait, and that is all it holds"
+    assert learner.intake.take(16, 10, hold=True) is not None
+    assert not client.wait_for_credit(0.1), "they are being learned from"
+    learner.intake.free()
+    assert client.wait_for_credit(10)
+
+
+def test_waiting_for_room_ends_with_the_client(learner: Learner, channel: grpc.Channel) -> None:
+    learner.intake._capacity = 1
+    with new_client(channel) as client:
+        client.join(give_up_after=10)
+        client.push(made(1))
+        assert client.drain(10) == 0
+        threading.Timer(0.2, client.close).start()
+        with pytest.raises(Closed):
+            client.wait_for_credit(60)
+
+
 def test_eight_actors_get_equal_shares(learner: Learner) -> None:
     with (
         open_channel(learner.address, service=SERVICE) as channel,

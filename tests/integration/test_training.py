@@ -20,8 +20,8 @@ from training_services import LECO, PATIENCE, SMALL, TASK, actor, learner, rows,
 
 from leco.config import parse
 from leco.envs.registry import find_task
+from leco.experiment import method_of
 from leco.learning.state import init
-from leco.methods import find_method
 from leco.networks import build
 from leco.saving import load
 from services.actor.acting import COUNT_PATIENCE_SECONDS
@@ -46,7 +46,8 @@ def checkpoints(run: Path) -> list[int]:
 def state_of(run: Path, updates: int) -> TrainingState:
     experiment = parse((run / "config.toml").read_text())
     task = find_task(experiment.task)
-    networks = build(find_method(experiment.method), task.observation_shape, task.actions, experiment.hash)
+    method, width = method_of(experiment), experiment.network.width
+    networks = build(method, task.observation_shape, task.actions, experiment.hash, width)
     return load(run / "checkpoints" / f"{updates:09d}.safetensors", init(networks))[0]
 
 
@@ -56,6 +57,7 @@ def differences(one: TrainingState, other: TrainingState) -> list[str]:
     parts: Sequence[tuple[str, Any, Any]] = (
         ("policy", one.policy, other.policy),
         ("policy mean", one.policy_adam.mean, other.policy_adam.mean),
+        ("mean of r_ep", {"": one.r_ep_mean}, {"": other.r_ep_mean}),
         ("policy square", one.policy_adam.square, other.policy_adam.square),
         ("intrinsic", one.intrinsic, other.intrinsic),
         ("intrinsic mean", one.intrinsic_adam.mean, other.intrinsic_adam.mean),
@@ -124,7 +126,8 @@ def not_running(run: Path) -> bool:
 
 def test_leco_train_ends_at_a_success_rate_and_stays_ended(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    flags = [f"--task={TASK}", "--method=no-int", "--threads=1", f"--run={run}", "--frames=1e9", "--until=1%"]
+    flags = [f"--task={TASK}", "--method=no-int", "--preset=paper", "--threads=1", f"--run={run}"]
+    flags += ["--frames=1e9", "--until=1%"]
     flags += [f"--set={key}={value}" for key, value in SMALL.items() if key != "task"]
 
     def train() -> tuple[str, float]:
@@ -294,8 +297,8 @@ class Deterministic:
 
     TURNS, CHECKPOINT, LAST = 2, 4, 16  # in updates; an unroll of four environments is two of them
 
-    def __init__(self, folder: Path, method: str, hashcount: str | None) -> None:
-        self._folder, self._method, self._hashcount = folder, method, hashcount
+    def __init__(self, folder: Path, method: str, hashcount: str | None, **overrides: Any) -> None:
+        self._folder, self._method, self._hashcount, self._overrides = folder, method, hashcount, overrides
 
     def learner(self, name: str, listen: str = "127.0.0.1:0") -> TrainingProcess:
         return learner(
@@ -307,6 +310,7 @@ class Deterministic:
             learner__keep=10,
             learner__checkpoint_every=self.CHECKPOINT,
             learner__deterministic=True,
+            **self._overrides,
         )
 
     def actor(self, address: str) -> TrainingProcess:
@@ -353,3 +357,40 @@ def test_a_deterministic_run_of_leco_equals_one_of_which_all_was_killed(tmp_path
         assert differences(whole, state_of(tmp_path / "whole", runs.CHECKPOINT))
         assert differences(whole, runs.killed("killed", actor_too=True)) == []
     assert TASK in (tmp_path / "whole" / "config.toml").read_text()
+
+
+REUSE = {
+    "actors__unroll": 8,
+    "learner__synchronous": True,
+    "hash__kind": "exact",
+    "network__width": 16,
+    "training__epochs": 2,
+    "training__minibatches": 2,
+    "training__sequence_length": 4,
+    "training__clip_range": 0.2,
+    "training__normalize_advantages": True,
+    "training__center_bonus": True,
+}
+
+
+def test_a_deterministic_run_with_epochs_of_minibatches_equals_one_of_which_all_was_killed(tmp_path: Path) -> None:
+    with ServiceProcess() as hashcount:
+        runs = Deterministic(tmp_path, "leco", hashcount.address, **REUSE)
+        whole = runs.whole("whole")
+        assert whole.policy_adam.steps == 4 * runs.LAST
+        assert whole.r_ep_mean > 0
+        assert differences(whole, state_of(tmp_path / "whole", runs.CHECKPOINT))
+        assert differences(whole, runs.killed("killed", actor_too=True)) == []
+
+
+def test_in_a_synchronous_run_nothing_is_played_with_old_parameters(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    settings = REUSE | {"method": "exact", "frames": FOR_EVER, "learner__queue": SMALL["learner.batch"]}
+    with ServiceProcess() as hashcount, learner(run, **settings) as service, actor(service.address, hashcount.address):
+        until_updates(service, 30)
+        service.terminate()
+        assert service.wait(PATIENCE) == 0
+    told = rows(run)
+    assert len(told) >= 30
+    assert {float(row["lag"]) for row in told} == {0.0}
+    assert all(float(row["rho"]) == pytest.approx(1.0, abs=1e-4) for row in told)

@@ -16,8 +16,10 @@ from browser import DESKTOP, PHONE, open_browser, visit
 from playwright.sync_api import Browser, Page, expect
 from service_process import until
 from watch_process import TASK, WatchProcess, checkpoint, settings
+from zoo_case import saved_run
 
-from services.learner.recorder import Recorder
+from services import zoo
+from services.learner.recorder import COLUMNS, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -293,7 +295,7 @@ def test_a_run_that_begins_goes_on_in_half_lines_is_resumed_and_fails(browser: B
             file.flush()
             page.wait_for_timeout(2500)
             assert pointed(page, "return") == {"frames": 15_360, "return": 0.1}
-            file.write("55" + "," * 25 + "\n")
+            file.write("55" + "," * (len(COLUMNS) - 6) + "\n")
         until_frames(page, 16_896)
         assert pointed(page, "return")["return"] == 0.55
         recorder = Recorder(tmp_path, 4)  # resumed from the checkpoint after the fourth update
@@ -365,7 +367,7 @@ def test_a_real_training_from_its_first_line_to_its_end(browser: Browser, tmp_pa
     folder = tmp_path / "run"
     folder.mkdir()
     small = ("actors.unroll=16", "learner.batch=4", "learner.record_every=1", "learner.checkpoint_every=5")
-    flags = [f"--task={TASK}", "--envs=4", "--threads=1", "--frames=2e6", f"--run={folder}"]
+    flags = [f"--task={TASK}", "--envs=4", "--threads=1", "--frames=2e6", f"--run={folder}", "--preset=paper"]
     command = [sys.executable, "-m", "services.cli", "train", *flags, *(f"--set={each}" for each in small)]
     with WatchProcess(folder) as process, visit(browser, process.url) as seen:
         page = seen.page
@@ -399,3 +401,19 @@ def _waited(page: Page) -> bool:
     """Lets the page's own events through, which a plain sleep would not."""
     page.wait_for_timeout(200)
     return True
+
+
+def test_an_entry_of_the_zoo_says_what_it_is_and_shows_what_it_knows(browser: Browser, tmp_path: Path) -> None:
+    run = saved_run(tmp_path / "run", task=TASK, solved=97)
+    zoo.main([f"--zoo={tmp_path / 'zoo'}", "add", str(run), "--name=entry"])
+    with WatchProcess(tmp_path / "zoo" / "entry") as process, visit(browser, process.url) as seen:
+        expect(seen.page.locator("#phase")).to_have_text("finished")
+        expect(seen.page.locator("#notice")).to_contain_text("An entry of the zoo: a policy, its hash")
+        expect(seen.page.locator("#notice")).to_contain_text("r_ta and r_i are not known")
+        expect(seen.page.locator("#progress-text")).to_contain_text("50,000 of 50,000 frames, 100 %")
+        expect(seen.page.locator("#stage")).to_be_visible()
+        expect(seen.page.locator("#codes-part")).to_be_visible()
+        expect(seen.page.locator("#rewards-legend li")).to_have_count(2)
+        labels = seen.page.locator("#rewards-legend li").all_inner_texts()
+        assert [label.split()[0] for label in labels] == ["r_ep", "r_e"]
+        assert seen.clean, (seen.errors, seen.failed)

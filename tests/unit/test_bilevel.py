@@ -27,6 +27,7 @@ from leco.learning.update import update
 from leco.methods import find_method
 from leco.nets import recurrent
 from leco.nets.bottleneck import Bits
+from leco.nets.intrinsic import HashModule
 
 if TYPE_CHECKING:
     from leco.nets.intrinsic import Intrinsic
@@ -104,6 +105,7 @@ def reference(
 
 def look(net: Intrinsic, batch: Batch, told: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Hash loss, V^e and r_ta, from every observation. `told`: r_ep, to a modulator that does not train the encoder."""
+    assert isinstance(net, HashModule)
     observation = batch.observation_TBO.flatten(0, 1)
     z = net.train().encode(observation)
     if isinstance(net.bottleneck, Bits):
@@ -201,3 +203,112 @@ def test_until_the_task_rewards_the_policy_is_not_asked_and_the_gradients_are_th
         assert (found - gradient).norm() <= 1e-9 * gradient.norm(), key
     assert expected["modulator_out.weight"].norm() == 0
     assert expected["encoder.0.convolution.weight"].norm() > 0
+
+
+REUSE = dataclasses.replace(
+    SETTINGS,
+    epochs=2,
+    minibatches=3,
+    sequence_length=3,
+    clip_range=0.2,
+    normalize_advantages=True,
+    max_gradient_norm=0.05,
+    trace_decay=0.9,
+    episodic_bonus="first-visit",
+    center_bonus=True,
+    penalty_on_revisits=True,
+)
+
+
+def by_sequences(
+    policy: nn.Module, parameters: dict[str, Tensor], batch: Batch, length: int, states: list[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Logits of the T actions and values of the T + 1 observations; no gradient passes from one sequence to the next.
+
+    states: those before the sequences. The first is given; others that are not are found.
+    """
+    logits, values = [], []
+    for number, begin in enumerate(range(0, T + 1, length)):
+        piece = slice(begin, begin + length)
+        start = batch.start_TB[piece]
+        inputs = (batch.observation_TBO[piece], start, torch.zeros(start.shape), torch.zeros(start.shape))
+        output = functional_call(policy, parameters, (*inputs, states[number]))
+        if len(states) == number + 1:
+            states.append(output.state.detach())
+        logits.append(output.logits_TBA)
+        values.append(output.value_TB)
+    return torch.cat(logits)[:-1], torch.cat(values)
+
+
+@pytest.mark.parametrize("inner_loss", ["policy-gradient", "whole"])
+@pytest.mark.parametrize("kind", [None, "exact"])
+def test_the_steps_of_a_batch_seen_as_one_equal_double_backpropagation(
+    monkeypatch: pytest.MonkeyPatch, kind: str | None, inner_loss: Literal["policy-gradient", "whole"]
+) -> None:
+    """theta'(r_ta) is where the policy really went, plus D times the change of the whole batch's gradient at theta.
+
+    Constants are: the states before the sequences, D = -6 lr / (sqrt(v^) + eps) of the last step, the limit of the norm, the mean
+    and the deviation of advantages.
+    """
+    method = find_method("leco", kind)
+    nets, batch = networks("leco", kind), make_batch(3)
+    net = nets.intrinsic
+    assert net is not None
+    assert batch.count_TB is not None
+    state = init(nets)
+    adam = remembered(state)
+    settings = dataclasses.replace(REUSE, inner_loss=inner_loss)
+    after, _ = update(nets, state._replace(policy_adam=adam), batch, method, settings)
+    assert after.policy_adam.steps == adam.steps + 6
+
+    monkeypatch.setattr(recurrent, "unroll", plain_unroll)
+    policy = {name: p.detach().clone().requires_grad_() for name, p in nets.policy.named_parameters()}
+    states = [batch.core_state]
+    logits, value = by_sequences(nets.policy, policy, batch, 3, states)
+    log_pi = log_prob(logits, batch.action_TB)
+    log_rho = (log_pi - log_prob(batch.behaviour_logits_TBA, batch.action_TB)).detach()
+    new = (batch.count_TB == 1).double()
+    if kind is None:
+        hash_loss, value_e, r_ta = look(net, batch, None)
+    else:
+        hash_loss, (value_e, r_ta) = torch.zeros(()), look_at_features(net, batch)
+    assert ((r_ta > 0) & (new == 0)).any(), "the guard does something"
+    r_ta = torch.where(new == 1, r_ta, torch.minimum(r_ta, torch.zeros(())))
+    reward = batch.reward_TB + 0.7 * (0.5 * (new - new.mean()) + 0.5 * r_ta)
+    trace = partial(vtrace, log_rho_TB=log_rho, discount_TB=0.99 * (~batch.start_TB[1:]).double(), decay=0.9)
+    learned = trace(reward_TB=reward, value_TB=value[:-1], bootstrap_B=value[-1])
+    own = trace(reward_TB=batch.reward_TB, value_TB=value_e[:-1], bootstrap_B=value_e[-1])
+    constant = learned.advantage_TB.detach()
+    advantage = (learned.advantage_TB - constant.mean()) / (constant.std(correction=0) + 1e-8)
+    ratio = (log_pi - log_pi.detach()).exp()
+    inner = -(learned.rho_TB * torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)).mean()
+    if inner_loss == "whole":
+        inner = inner + 0.5 * (value[:-1] - learned.target_TB).square().mean() - 0.05 * entropy(logits)
+    gradients = torch.autograd.grad(inner, list(policy.values()), create_graph=True, allow_unused=True)
+    moved = {}
+    for (name, p), g in zip(policy.items(), gradients, strict=True):
+        change = torch.zeros_like(p) if g is None else g - g.detach()
+        v = after.policy_adam.square[name] / (1 - 0.999 ** (adam.steps + 6))
+        moved[name] = after.policy[name] - 6 * 0.01 / (v.sqrt() + 1e-6) * change
+    log_pi_new = log_prob(by_sequences(nets.policy, moved, batch, 3, states)[0], batch.action_TB)
+    weight = (log_pi_new - log_pi).exp().clamp(max=1).detach()
+    outer = -(weight * log_pi_new * own.advantage_TB.detach()).mean()
+    loss = hash_loss + 0.5 * (value_e[:-1] - own.target_TB.detach()).square().mean() + outer
+    names, parameters = zip(*net.named_parameters(), strict=True)
+    for key, gradient in zip(names, torch.autograd.grad(loss, parameters), strict=True):
+        found = after.intrinsic_adam.mean[key] / (1 - 0.9)
+        assert (found - gradient).norm() <= 1e-9 * (gradient.norm() + 1e-6), key
+        if key == "modulator_out.weight":
+            assert gradient.norm() > 1e-6
+
+
+def look_at_features(net: Intrinsic, batch: Batch) -> tuple[Tensor, Tensor]:
+    """V^e and r_ta of a module without a learned hash, from every observation."""
+    z = net.encode(batch.observation_TBO.flatten(0, 1))
+    scores = net.modulate(z[: T * B], batch.action_TB.flatten()).view(T, B, A)
+    r_ta = []
+    for t in range(T):
+        previous = batch.previous_action_B if t == 0 else batch.action_TB[t - 1]
+        row = scores[t].gather(1, previous.clamp(min=0)[:, None])[:, 0].tanh()
+        r_ta.append(torch.where(batch.start_TB[t], torch.zeros_like(row), row))
+    return net.value(z).view(T + 1, B), torch.stack(r_ta)

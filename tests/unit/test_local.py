@@ -175,7 +175,7 @@ class Children:
         return made[0], made[1:]
 
     def train(self, experiment: Experiment = EXPERIMENT, **rest: Any) -> int:
-        how = {"actors": 1, "store": "memory", "threads": 1, "out": self.out} | rest
+        how: dict[str, Any] = {"actors": 1, "store": "memory", "threads": 1, "out": self.out} | rest
         return local.train(experiment, self.folder / "run", **how)
 
     def starts(self, name: str) -> int:

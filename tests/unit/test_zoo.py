@@ -66,9 +66,11 @@ def error(command: Any, arguments: Sequence[str]) -> str:
     return str(ended.value.code)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_an_entry_plays_codes_and_counts_as_its_run_and_says_what_it_cannot_know(tmp_path: Path, method: str) -> None:
-    run, entry = added(tmp_path, method=method)
+@pytest.mark.parametrize(("method", "kind"), [*((name, None) for name in METHODS), ("leco", "exact"), ("lirpg", "dsc")])
+def test_an_entry_plays_codes_and_counts_as_its_run_and_says_what_it_cannot_know(
+    tmp_path: Path, method: str, kind: str | None
+) -> None:
+    run, entry = added(tmp_path, method=method, **{"hash.kind": kind})
     row = find_method(method)
     whole, kept = played(run), played(entry)
     assert kept.facts == whole.facts

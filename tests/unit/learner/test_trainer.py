@@ -195,7 +195,7 @@ def played(solved: int, lost: int = 0) -> list[EpisodeSummary]:
     return [EpisodeSummary(1.0, 3, success=True)] * solved + [EpisodeSummary(0.0, 3, success=False)] * lost
 
 
-LINE_EVERY_2 = {"learner__record_every": 2, "learner__checkpoint_every": 100, "until": 0.95}
+LINE_EVERY_2: dict[str, Any] = {"learner__record_every": 2, "learner__checkpoint_every": 100, "until": 0.95}
 
 
 def test_it_ends_with_the_line_that_has_the_success_rate_and_saves(tmp_path: Path) -> None:

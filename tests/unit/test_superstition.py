@@ -1,0 +1,121 @@
+"""A few early successes after standing still make no policy that stands still for ever.
+
+Each episode is one long corridor. Action 0 stays where it is; every other action leads to something new. In the first batches the
+task happens to reward those who stood still; then it never rewards again. The modulator has learned to pay for standing still,
+and nothing tells it otherwise: without rewards there is no advantage to learn from. It could pay at every step, for ever, and a
+first visit is paid only once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch.func import functional_call
+
+from leco.learning.state import Batch, Networks, Settings, TrainingState, init
+from leco.learning.update import update
+from leco.methods import find_method
+from leco.nets.intrinsic import minigrid_features
+from leco.nets.policy import MiniGridPolicy
+
+T, B, A = 16, 16, 3
+LUCKY, UPDATES = 8, 40
+COLLAPSED = 0.05  # entropy, of log 3 = 1.1
+SETTINGS = Settings(
+    gamma=0.9,
+    alpha=0.2,
+    entropy=0.01,
+    policy_learning_rate=2e-3,
+    intrinsic_learning_rate=3e-3,
+    epochs=2,
+    minibatches=2,
+    clip_range=0.2,
+    normalize_advantages=True,
+    max_gradient_norm=0.5,
+    trace_decay=0.95,
+    reward_scale=10.0,
+    go_on_after_cuts=True,
+    episodic_bonus="first-visit",
+)
+
+
+def play(policy: MiniGridPolicy, state: TrainingState, generator: torch.Generator, *, lucky: bool) -> Batch:
+    """One episode of T actions in each of B corridors; the time limit ends it."""
+    place_B = torch.zeros(B, dtype=torch.int64)
+    start_TB = torch.zeros(T + 1, B, dtype=torch.bool)
+    start_TB[0] = start_TB[T] = True
+    first = core = policy.initial_state(B)
+    previous_1B = torch.full((1, B), -1)
+    views, actions, rewards, logits, counts = [], [], [], [], []
+    visits = torch.zeros(B, 2 * T, dtype=torch.int64)
+    visits[:, 0] = 1
+    for t in range(T):
+        views.append(view(place_B))
+        arguments = (views[-1][None], start_TB[t : t + 1], previous_1B, torch.zeros(1, B), core)
+        output = functional_call(policy, state.policy, arguments)
+        action_B = torch.multinomial(output.logits_TBA[0].softmax(-1), 1, generator=generator)[:, 0]
+        place_B = place_B + (action_B > 0)
+        visits[torch.arange(B), place_B] += 1
+        counts.append(visits[torch.arange(B), place_B].clone())
+        stood = (action_B == 0) & (previous_1B[0] == 0)
+        rewards.append(0.5 * (stood & (torch.rand(B, generator=generator) < 0.3)).float() * lucky)
+        actions.append(action_B)
+        logits.append(output.logits_TBA[0])
+        previous_1B, core = action_B[None], output.state
+    views.append(view(torch.zeros(B, dtype=torch.int64)))
+    cut_TB = torch.zeros(T, B, dtype=torch.bool)
+    cut_TB[-1] = True
+    return Batch(
+        observation_TBO=torch.stack(views),
+        start_TB=start_TB,
+        action_TB=torch.stack(actions),
+        reward_TB=torch.stack(rewards),
+        behaviour_logits_TBA=torch.stack(logits),
+        previous_action_B=torch.full((B,), -1),
+        previous_reward_B=torch.zeros(B),
+        core_state=first,
+        count_TB=torch.stack(counts),
+        cut_TB=cut_TB,
+    )
+
+
+def view(place_B: torch.Tensor) -> torch.Tensor:
+    """A view that tells the place."""
+    image_BHWC = torch.ones(B, 7, 7, 3, dtype=torch.uint8)
+    image_BHWC[..., 0] += (place_B % 4)[:, None, None].to(torch.uint8)
+    image_BHWC[..., 1] = (place_B % 5)[:, None, None].to(torch.uint8)
+    image_BHWC[:, 3, 3, 2] = (place_B // 20 % 3).to(torch.uint8)
+    return image_BHWC
+
+
+def train(*, guarded: bool) -> tuple[float, float, float]:
+    """The policy's entropy, the share of actions that stand still, and r_ta, over the last ten batches."""
+    torch.manual_seed(1)
+    policy = MiniGridPolicy(A, 32)
+    networks = Networks(policy, minigrid_features(A))
+    state, generator = init(networks), torch.Generator().manual_seed(2)
+    settings = dataclasses.replace(SETTINGS, penalty_on_revisits=guarded)
+    found = []
+    with torch.no_grad():
+        for number in range(UPDATES):
+            batch = play(policy, state, generator, lucky=number < LUCKY)
+            with torch.enable_grad():
+                state, stats = update(networks, state, batch, find_method("leco", "exact"), settings)
+            still = (batch.action_TB == 0).float().mean().item()
+            found.append((stats["entropy"], still, stats["r_ta"]))
+    entropy, still, r_ta = (sum(each) / 10 for each in zip(*found[-10:], strict=True))
+    return entropy, still, r_ta
+
+
+def test_without_the_guard_the_policy_stands_still_for_ever() -> None:
+    entropy, still, r_ta = train(guarded=False)
+    assert entropy < COLLAPSED
+    assert still > 0.95
+    assert r_ta > 0.5, "it is paid for it"
+
+
+def test_with_the_guard_it_does_not() -> None:
+    entropy, still, _ = train(guarded=True)
+    assert entropy > COLLAPSED
+    assert still < 0.5
