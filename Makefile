@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(READY) ## Train LECO on a small task for a few minutes, and look at what it learned
+demo: $(READY) ## Train LECO until it solves MultiRoom-N6, and play with what it learned
 	@$(BIN)/leco demo
 
 test: $(READY) ## Run every test

@@ -31,7 +31,7 @@ import torch
 
 from leco.algo.dedup import distinct
 from leco.algo.losses import reconstruction_loss
-from leco.nets.intrinsic import Intrinsic, minigrid_intrinsic
+from leco.nets.intrinsic import HashModule, minigrid_intrinsic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ def main() -> None:
     )
 
 
-def step(net: Intrinsic, observation_N: Tensor, weight_N: Tensor | None) -> None:
+def step(net: HashModule, observation_N: Tensor, weight_N: Tensor | None) -> None:
     """One training step but for the optimiser's; every loss is a mean over all observations."""
     net.zero_grad()
     z_NDHW, loss = net.bottleneck(net.encode(observation_N, weight_N), weight_N)

@@ -76,19 +76,19 @@ def main() -> None:
 
 def beside(networks: Networks, repeats: int) -> None:
     """How long a step takes with the hash beside the policy, and in turn."""
-    aside = leco.learning.intrinsic_pass._ASIDE  # noqa: SLF001  # what is compared
+    aside = leco.learning.intrinsic_pass._HASH_THREAD  # noqa: SLF001  # what is compared
     ways = {name: way for name, way in WAYS.items() if way[0] != "no-int"}
     seconds: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in ways}
     for turn in range(repeats + 1):
         for name, (method, settings, rewarded) in ways.items():
             for executor, found in zip((aside, InTurn()), seconds[name], strict=True):
-                leco.learning.intrinsic_pass._ASIDE = executor  # type: ignore[assignment]  # noqa: SLF001
+                leco.learning.intrinsic_pass._HASH_THREAD = executor  # type: ignore[assignment]  # noqa: SLF001
                 state, batch = init(networks), real_batch(rewarded=rewarded)
                 begin = time.perf_counter()
                 update(networks, state, batch, find_method(method), settings)
                 if turn > 0:
                     found.append(time.perf_counter() - begin)
-    leco.learning.intrinsic_pass._ASIDE = aside  # noqa: SLF001
+    leco.learning.intrinsic_pass._HASH_THREAD = aside  # noqa: SLF001
     print(f"\nHow long a step takes, {repeats} turns, load average {os.getloadavg()[0]:.1f}:\n")
     print("| method | ms, hash beside the policy | ms, in turn | times as fast |")
     print("|---|---|---|---|")

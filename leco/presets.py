@@ -11,9 +11,9 @@ from typing import Any
 
 # MiniGrid, for 0.1 to 20 million frames on a few processors, where the paper has 200 million on two GPUs. A batch is learned
 # from in epochs of minibatches (PPO), by a policy a quarter as wide; actors wait for the update that their unrolls serve, so that
-# nothing is off policy. Rewards are scaled up so that the value is learned at all; an episode that its time limit cuts off goes on
-# in its value; a first visit is paid and no other, less the mean of that, so that going on is not worth more than the goal. How
-# each number was chosen is in docs/results.
+# nothing is off policy. Rewards are scaled up so that the value is learned at all; an episode that its time limit cuts off goes
+# on in its value; a first visit is paid and no other, less the mean of that, so that going on is not worth more than the goal.
+# How each number was chosen is in docs/results.
 LAPTOP = """\
 [actors]
 environments = 32
@@ -62,7 +62,8 @@ kind = "exact"
 }
 
 # Pixels, for as few frames: V-trace in a single pass. Steps are large and have no momentum, so that delay does not make them
-# unstable; the modulator learns slowly, so that the first few successes make it no superstition; the decoder learns from a sample.
+# unstable; the modulator learns slowly, so that the first few successes make it no superstition; the decoder learns from a
+# sample.
 LAPTOP_PIXELS = """\
 [training]
 policy_learning_rate = 5e-4

@@ -75,7 +75,8 @@ def clipped_surrogate_loss(
 
 def standardize(x: Tensor) -> Tensor:
     """(x - mean) / deviation over all elements; both are constants, so the result is linear in x. Zeros if all are equal."""
-    mean, deviation = x.detach().mean(), x.detach().std(correction=0)
+    # In float64, where the mean of equal numbers is that number: a rounding error over a deviation of 0 would be of size 1.
+    mean, deviation = x.detach().double().mean(), x.detach().std(correction=0)
     return (x - mean) / (deviation + 1e-8)
 
 

@@ -103,7 +103,7 @@ class IntrinsicPass:
         """The hash's loss, and each parameter's gradient of it and of `loss`, a function of `heads`; zeros if there is none."""
         encoded, hashed = self._encoded.result(), self._hashed.result()
         grad_UZ, gradients = hashed.grad_UZ, dict(hashed.gradients)
-        with _one_thread_more():
+        with _one_thread_more() if isinstance(self._net, HashModule) else contextlib.nullcontext():
             if loss is not None:
                 from_heads_UZ, more = _gradients(loss, encoded.leaf_UZ, self._heads)
                 grad_UZ, gradients = grad_UZ + from_heads_UZ, gradients | more

@@ -47,6 +47,7 @@ def update(
     *,
     progress: float = 0.0,
     when_hashed: Callable[[], object] = lambda: None,
+    on_policy: Callable[[Params], object] = lambda _: None,
 ) -> tuple[TrainingState, dict[str, float]]:
     """One step on one batch: the state after it, and what to plot.
 
@@ -57,6 +58,7 @@ def update(
     progress          the share of the run that is done, for what falls in its course
     when_hashed       called once, when the thread of the hash is done, perhaps in that thread: for what had better not compete
                       with it for a processor. At once if the method has no intrinsic module
+    on_policy         called with the policy's new parameters as soon as they are known: actors need not wait for the rest
     """
     theta, phi, running = _leaves(state.policy), _leaves(state.intrinsic), _copies(state.running)
     chi, chi_running = _leaves(state.novelty), _copies(state.novelty_running)
@@ -91,6 +93,7 @@ def update(
     targets = Targets(*(cut(each.detach(), length) for each in learned))
     data = PolicyBatch(cut_batch(batch, unique, rollout, length), targets, unique)
     inner, step = _policy_step(networks, theta, state, rollout, data, settings=settings, single=single)  # eq. 3
+    on_policy(step.parameters)
 
     stats = novel.stats | rewards.stats | step.stats | _quality(rollout, vtrace_ei)
     stats["distinct_share"] = (unique.multiplicity_U > 0).sum() / len(unique.index_N)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from leco.config import Experiment
-    from leco.learning.state import Networks, TrainingState
+    from leco.learning.state import Networks, Params, TrainingState
     from leco.saving import Fact
     from leco.types import ParameterSnapshot, Trajectory
     from services.learner.checkpoints import Checkpoints
@@ -69,6 +69,9 @@ class Trainer:
         self._intake, self._publish, self._checkpoints = intake, publish, checkpoints
         self._recorder, self._episodes, self._metrics, self._device = recorder, episodes, metrics, device
         self._method = method_of(experiment)
+        learner = experiment.learner
+        # A learned hash is published with the policy, and not before it is learned.
+        self._early = learner.synchronous and learner.publish_every == 1 and not self._method.learns_hash
         self._max_steps = find_task(experiment.task).max_steps
         self._frames_of_update = experiment.learner.batch * experiment.actors.unroll
         self._milestones = milestone_updates(experiment)
@@ -88,6 +91,12 @@ class Trainer:
     def publish(self) -> None:
         """Offers the present parameters to actors."""
         self._publish(acting_snapshot(self.state, self._checkpoints.version(self.state.updates)))
+
+    def _publish_early(self, policy: Params) -> None:
+        """Offers the next parameters before the update is done: what actors need of it, the policy, is."""
+        after = self.state._replace(policy=policy, updates=self.state.updates + 1)
+        self._publish(acting_snapshot(after, self._checkpoints.version(after.updates)))
+        self._intake.free()
 
     @property
     def ending(self) -> str:
@@ -141,7 +150,6 @@ class Trainer:
         newest = self._checkpoints.version(self.state.updates)
         self._lag = newest - sum(each.parameters_version for each in trajectories) / len(trajectories)
         with _traced(trajectories):
-            # Actors play on when there is room: with the new parameters, or at least when an update needs but one processor.
             batch = make_batch(trajectories, self._device, max_steps=self._max_steps)
             self.state, stats = update(
                 self._networks,
@@ -150,12 +158,15 @@ class Trainer:
                 self._method,
                 self._experiment.training,
                 progress=min(self.frames / self._experiment.frames, 1.0),
+                # An actor on the same machine plays on with the policy's new parameters, while the intrinsic module learns; or,
+                # if it need not wait for them, when an update needs but one processor.
                 when_hashed=_nothing if learner.synchronous else self._intake.free,
+                on_policy=self._publish_early if self._early else _nothing,
             )
         clock.append(time.monotonic())
-        if self.state.updates % learner.publish_every == 0:
+        if self.state.updates % learner.publish_every == 0 and not self._early:
             self.publish()
-        if learner.synchronous:
+        if learner.synchronous and not self._early:
             self._intake.free()
         clock.append(time.monotonic())
         for activity, begin, end in zip(self._spent, clock, clock[1:], strict=False):
@@ -211,8 +222,8 @@ class Trainer:
         return facts | {name: x for name, x in (("return", mean), ("best_return", self._best)) if x > float("-inf")}
 
 
-def _nothing() -> None:
-    """There is no room yet."""
+def _nothing(*_: object) -> None:
+    """There is no room yet, and nothing new."""
 
 
 def _traced(trajectories: Sequence[Trajectory]) -> AbstractContextManager[object]:

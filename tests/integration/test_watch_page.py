@@ -367,7 +367,7 @@ def test_a_real_training_from_its_first_line_to_its_end(browser: Browser, tmp_pa
     folder = tmp_path / "run"
     folder.mkdir()
     small = ("actors.unroll=16", "learner.batch=4", "learner.record_every=1", "learner.checkpoint_every=5")
-    flags = [f"--task={TASK}", "--envs=4", "--threads=1", "--frames=2e6", f"--run={folder}", "--preset=paper"]
+    flags = [f"--task={TASK}", "--preset=paper", "--envs=4", "--threads=1", "--frames=2e6", f"--run={folder}"]
     command = [sys.executable, "-m", "services.cli", "train", *flags, *(f"--set={each}" for each in small)]
     with WatchProcess(folder) as process, visit(browser, process.url) as seen:
         page = seen.page

@@ -29,6 +29,23 @@ def policy_gradient_loss(log_prob: Array, advantage: Array, rho: Array) -> float
     return -sum(float(rho[i] * log_prob[i] * advantage[i]) for i in np.ndindex(*rho.shape)) / rho.size
 
 
+def clipped_surrogate_loss(
+    log_prob: Array, old_log_prob: Array, advantage: Array, rho: Array, clip_range: float
+) -> float:
+    total = 0.0
+    for i in np.ndindex(*rho.shape):
+        ratio = math.exp(log_prob[i] - old_log_prob[i])
+        clipped = min(max(ratio, 1 - clip_range), 1 + clip_range)
+        total += rho[i] * min(ratio * advantage[i], clipped * advantage[i])
+    return -total / rho.size
+
+
+def standardize(x: Array) -> Array:
+    mean = sum(x.ravel()) / x.size
+    deviation = math.sqrt(sum((each - mean) ** 2 for each in x.ravel()) / x.size)
+    return np.array([(each - mean) / deviation for each in x.ravel()]).reshape(x.shape)
+
+
 def value_loss(value: Array, target: Array) -> float:
     return float(sum(0.5 * (target[i] - value[i]) ** 2 for i in np.ndindex(*value.shape)) / value.size)
 

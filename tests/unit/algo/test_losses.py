@@ -9,11 +9,13 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from leco.algo.losses import (
+    clipped_surrogate_loss,
     entropy,
     log_prob,
     policy_gradient_loss,
     reconstruction_loss,
     require_same_shape,
+    standardize,
     value_loss,
     weighted_mean,
 )
@@ -84,6 +86,137 @@ def test_descending_the_policy_gradient_makes_a_good_action_more_likely_and_a_ba
     assert change_TB[0] > 0 > change_TB[1]
 
 
+def surrogate(ratio: Tensor, advantage: Tensor, rho: Tensor | None = None, clip_range: float = 0.25) -> Tensor:
+    """The loss of actions that have become `ratio` times as likely."""
+    ones = torch.ones_like(ratio)
+    return clipped_surrogate_loss(
+        log_prob_TB=ratio.log(),
+        old_log_prob_TB=torch.zeros_like(ratio),
+        advantage_TB=advantage,
+        rho_TB=ones if rho is None else rho,
+        clip_range=clip_range,
+    )
+
+
+@pytest.mark.parametrize("clip_range", [0.1, 0.5, 3.0])
+def test_the_clipped_surrogate_equals_the_naive_reference(clip_range: float) -> None:
+    log_prob_TB, old_TB, advantage_TB, rho_TB = normal(4, 9, 5, seed=3).unbind()
+    loss = clipped_surrogate_loss(
+        log_prob_TB=log_prob_TB,
+        old_log_prob_TB=old_TB,
+        advantage_TB=advantage_TB,
+        rho_TB=rho_TB.abs(),
+        clip_range=clip_range,
+    )
+    arrays = (each.numpy() for each in (log_prob_TB, old_TB, advantage_TB, rho_TB.abs()))
+    expected = losses_numpy.clipped_surrogate_loss(*arrays, clip_range)
+    assert loss.item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "objective", "slope"),
+    [
+        (1.0, 2.0, 2.0, 2.0),
+        (1.2, 2.0, 2.4, 2.0),
+        (1.5, 2.0, 2.5, 0.0),  # more likely by enough
+        (0.5, 2.0, 1.0, 2.0),  # a good action that has become less likely comes back
+        (1.5, -2.0, -3.0, -2.0),  # and a bad one that has become more likely goes
+        (0.8, -2.0, -1.6, -2.0),
+        (0.5, -2.0, -1.5, 0.0),  # less likely by enough
+    ],
+)
+def test_the_clipped_surrogate_by_hand(ratio: float, advantage: float, objective: float, slope: float) -> None:
+    """Within 1 -+ 0.25 of one action out of two; the other is as it was, and of no advantage."""
+    ratio_TB = double(ratio, 1.0).requires_grad_()
+    loss = surrogate(ratio_TB, double(advantage, 0.0), rho=double(0.5, 1.0))
+    assert loss.item() == pytest.approx(-0.5 * objective / 2, rel=1e-12)
+    (gradient_TB,) = torch.autograd.grad(loss, ratio_TB)
+    assert gradient_TB.flatten().tolist() == pytest.approx([-0.5 * slope / 2, 0.0], rel=1e-12)
+
+
+def test_where_nothing_has_moved_the_clipped_surrogate_is_the_policy_gradient() -> None:
+    """PPO's first step; its value is the mean advantage, and a mean advantage is all that it has of a value."""
+    logits_TBA = LOGITS_TBA.clone().requires_grad_()
+    log_prob_TB = log_prob(logits_TBA, ACTION_TB)
+    advantage_TB, rho_TB = normal(2, 6, 3, seed=7).unbind()
+    given: dict[str, Any] = {"log_prob_TB": log_prob_TB, "advantage_TB": advantage_TB, "rho_TB": rho_TB}
+    clipped = clipped_surrogate_loss(**given, old_log_prob_TB=log_prob_TB, clip_range=0.2)
+    gradients = [
+        torch.autograd.grad(loss, logits_TBA, retain_graph=True)[0]
+        for loss in (clipped, policy_gradient_loss(**given))
+    ]
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-15)
+    assert clipped.item() == pytest.approx(-(rho_TB * advantage_TB).mean().item(), rel=1e-12)
+
+
+def test_a_wide_range_clips_nothing_and_any_other_never_promises_more() -> None:
+    ratio_TB, advantage_TB = normal(6, 4).exp(), normal(6, 4, seed=1)
+    plain = -(ratio_TB * advantage_TB).mean()
+    torch.testing.assert_close(surrogate(ratio_TB, advantage_TB, clip_range=1e9), plain, rtol=1e-12, atol=0)
+    losses = [surrogate(ratio_TB, advantage_TB, clip_range=clip_range) for clip_range in (1.0, 0.5, 0.1)]
+    assert plain < losses[0] < losses[1] < losses[2]
+
+
+def test_each_action_is_clipped_by_its_own_ratio_alone() -> None:
+    """Whatever the others are, of the same unroll or of another."""
+    ratio_TB, advantage_TB = normal(5, 3).exp().requires_grad_(), normal(5, 3, seed=1)
+    (together_TB,) = torch.autograd.grad(surrogate(ratio_TB, advantage_TB), ratio_TB)
+    for at in np.ndindex(5, 3):
+        alone = ratio_TB.detach()[at].reshape(1, 1).requires_grad_()
+        (expected,) = torch.autograd.grad(surrogate(alone, advantage_TB[at].reshape(1, 1)), alone)
+        torch.testing.assert_close(together_TB[at], expected[0, 0] / 15, rtol=1e-12, atol=0)
+    assert 0 < int((together_TB == 0).sum()) < 15
+
+
+def test_of_the_clipped_surrogate_only_the_policy_is_no_constant() -> None:
+    a, b, c, d = (normal(4, 2, seed=seed).requires_grad_() for seed in range(4))
+    loss = clipped_surrogate_loss(log_prob_TB=a, old_log_prob_TB=b, advantage_TB=c, rho_TB=d, clip_range=0.2)
+    gradients = torch.autograd.grad(loss, [a, b, c, d], allow_unused=True)
+    assert [gradient is None for gradient in gradients] == [False, True, True, True]
+
+
+def test_standardized_numbers_equal_the_naive_reference() -> None:
+    x_TB = 3 + normal(9, 4)
+    result = standardize(x_TB)
+    np.testing.assert_allclose(result.numpy(), losses_numpy.standardize(x_TB.numpy()), rtol=1e-7)
+    assert result.mean().item() == pytest.approx(0, abs=1e-12)
+    assert result.square().mean().item() == pytest.approx(1, rel=1e-7)
+    torch.testing.assert_close(standardize(x_TB.float()), result.float(), rtol=1e-5, atol=1e-6)
+
+
+def test_standardized_numbers_by_hand() -> None:
+    result = standardize(torch.tensor([[1.0, 5.0], [3.0, 3.0]], dtype=torch.float64))
+    expected = torch.tensor([[-1.0, 1.0], [0.0, 0.0]], dtype=torch.float64) * math.sqrt(2)
+    torch.testing.assert_close(result, expected, rtol=1e-7, atol=0)
+
+
+def test_neither_an_offset_nor_a_unit_changes_what_is_standardized() -> None:
+    x_TB = normal(6, 4)
+    torch.testing.assert_close(standardize(7 + 100 * x_TB), standardize(x_TB), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(standardize(-x_TB), -standardize(x_TB), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (128, 32), (1, 1)])
+@pytest.mark.parametrize("number", [0.0, 0.1, -0.7, 5.3, 123.456])
+def test_equal_numbers_are_standardized_to_zero_and_no_rounding_is_taken_for_an_advantage(
+    number: float, shape: tuple[int, ...]
+) -> None:
+    assert not standardize(torch.full(shape, number)).any()
+    assert standardize(torch.full(shape, number, dtype=torch.float64)).abs().max() < 1e-5
+
+
+def test_standardized_numbers_are_linear_in_what_was_given() -> None:
+    """Mean and deviation are constants, so that a learned reward is differentiated through the unit and nothing else."""
+    x_TB = normal(5, 3).requires_grad_()
+    upstream_TB = normal(5, 3, seed=1)
+    (gradient_TB,) = torch.autograd.grad(standardize(x_TB), x_TB, upstream_TB)
+    torch.testing.assert_close(gradient_TB, upstream_TB / x_TB.detach().std(correction=0), rtol=1e-7, atol=0)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x_TB.detach(), upstream_TB)
+        found = torch.autograd.forward_ad.unpack_dual(standardize(dual)).tangent
+        torch.testing.assert_close(found, gradient_TB, rtol=1e-12, atol=0)
+
+
 def test_value_loss_equals_the_naive_reference() -> None:
     value_TB, target_TB = normal(2, 6, 4).unbind()
     expected = losses_numpy.value_loss(value_TB.numpy(), target_TB.numpy())
@@ -129,6 +262,7 @@ def test_the_gradients() -> None:
     assert gradcheck(entropy, [logits_TBA], check_forward_ad=True)
     assert gradcheck(policy_gradient, [a, b, c], check_forward_ad=True)
     assert gradcheck(value, [a, b], check_forward_ad=True)
+    assert gradcheck(lambda ratio: surrogate(ratio, b.detach(), c.detach()), [a.exp()], check_forward_ad=True)
     assert gradcheck(lambda x, y: reconstruction_loss(x, y, weight_N), [rows_N, other_N])
     assert gradcheck(reconstruction_loss, [rows_N, other_N])
 
@@ -180,6 +314,11 @@ def test_losses_refuse_what_would_be_broadcast() -> None:
         tensors: dict[str, Any] = dict.fromkeys(["log_prob_TB", "advantage_TB", "rho_TB"], TB) | {wrong: T1}
         with pytest.raises(ValueError, match=rf"expected tensors of one shape, got .*{wrong} \(4, 1\)"):
             policy_gradient_loss(**tensors)
+    names = ["log_prob_TB", "old_log_prob_TB", "advantage_TB", "rho_TB"]
+    for wrong in names:
+        tensors = dict.fromkeys(names, TB) | {wrong: T1}
+        with pytest.raises(ValueError, match=rf"expected tensors of one shape, got .*{wrong} \(4, 1\)"):
+            clipped_surrogate_loss(**tensors, clip_range=0.2)
     with pytest.raises(ValueError, match=r"one shape, got value_TB \(4, 2\), target_TB \(4, 1\)"):
         value_loss(value_TB=TB, target_TB=T1)
     with pytest.raises(ValueError, match=r"one shape, got output_N \(4, 2\), target_N \(4, 1\)"):
