@@ -181,17 +181,12 @@ def _check_until(experiment: Experiment) -> None:
 
 
 def _check_reuse(experiment: Experiment) -> None:
-    """That a batch can be cut into sequences and minibatches, and learned from more than once."""
+    """That a batch can be cut into sequences, and learned from more than once."""
     training, unroll = experiment.training, experiment.actors.unroll
-    length = training.sequence_length or unroll
+    length = min(training.sequence_length or unroll, unroll)
     if unroll % length != 0:
         raise ConfigError(
             f"training.sequence_length is {length}, expected a divisor of actors.unroll ({unroll}), which is cut into sequences"
-        )
-    sequences = experiment.learner.batch * unroll // length
-    if training.minibatches > sequences:
-        raise ConfigError(
-            f"training.minibatches is {training.minibatches}, expected at most {sequences}, the sequences of a batch"
         )
     if training.epochs * training.minibatches > 1 and training.clip_range is None:
         raise ConfigError(

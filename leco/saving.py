@@ -40,7 +40,7 @@ MAX_HEADER_BYTES = 2**20  # names, shapes, counters and facts; LECO's state for 
 KEY = "leco"
 
 Fact = str | int | float | bool
-State = TypeVar("State", "TrainingState", "ActingParams")
+State = TypeVar("State", bound="tuple[object, ...]")  # a NamedTuple of tensors, counters and such NamedTuples
 
 
 class SavedStateError(ValueError):

@@ -30,10 +30,10 @@ class Settings:
                 soft-asymmetric: 5 tanh(r / 5), times 0.3 where it is negative, as IMPALA on DMLab
     max_gradient_norm   the policy's gradient is scaled down to this norm where it is larger; None never does
     decoded     how many observations of a batch the decoder learns from, drawn by how often each occurs; None for all
-    epochs, minibatches   how often a batch is learned from, and in how many parts each time: PPO's reuse. 1 and 1 is the paper's
-                single pass
-    sequence_length   the policy's gradient goes back over so many steps; advantages look ahead over the whole unroll. None for
-                all of it
+    epochs, minibatches   how often a batch is learned from, and in how many parts each time, at most one a sequence: PPO's
+                reuse. 1 and 1 is the paper's single pass
+    sequence_length   the policy's gradient goes back over so many steps; advantages look ahead over the whole unroll. None, or
+                more than it has, for all of it
     clip_range  PPO's clipped surrogate: where pi(a) has moved by this share away from what it was before the batch, an action
                 teaches nothing more. None for the plain policy gradient, which only a single pass can have
     normalize_advantages   whether the policy learns from advantages less the batch's mean in units of its deviation
@@ -42,6 +42,8 @@ class Settings:
                 the goal
     penalty_on_revisits   whether r_ta may only take away, and not give, where nothing is new (N > 1). A first visit is paid once,
                 but a modulator could pay for standing still for ever
+    earned_trust   whether r_ta counts only as far as V^e explains the task's returns (a running mean of the share of variance).
+                The modulator learns from V^e's advantages, and those of a V^e that knows nothing are noise
     """
 
     gamma: float = 0.99
@@ -73,6 +75,7 @@ class Settings:
     episodic_bonus: Literal["inverse-sqrt", "first-visit"] = "inverse-sqrt"
     center_bonus: bool = False
     penalty_on_revisits: bool = False
+    earned_trust: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

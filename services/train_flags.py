@@ -9,9 +9,13 @@ import os
 import re
 import tomllib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from leco.config import ConfigError, Experiment, parse
 from leco.presets import PRESETS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEFAULT_PRESET = "laptop"
 UNTIL_HELP = "end before that when so many of the last 100 episodes were solved, for example 95%% (default: never)"
@@ -80,10 +84,23 @@ def read_experiment(given: argparse.Namespace) -> Experiment:
     experiment = parse(text, overrides)
     if experiment.learner.deterministic and given.actors != 1:
         raise ConfigError(f"--actors is {given.actors}, expected 1 because learner.deterministic is true")
-    if given.actors > 1 and "learner.queue" not in overrides:  # so that no actor waits for another one's credits
-        room = experiment.learner.batch + given.actors * experiment.actors.environments
-        learner = dataclasses.replace(experiment.learner, queue=max(experiment.learner.queue, room))
-        experiment = dataclasses.replace(experiment, learner=learner)
+    return shared(experiment, given.actors, overrides) if given.actors > 1 else experiment
+
+
+def shared(experiment: Experiment, actors: int, overrides: Mapping[str, object]) -> Experiment:
+    """The experiment with several actors, as far as it does not say itself how."""
+    learner, environments = experiment.learner, experiment.actors.environments
+    if learner.synchronous:  # together they play what one alone would, so that nothing grows old
+        if overrides.get("actors.environments") is None and environments % actors == 0:
+            experiment = dataclasses.replace(
+                experiment, actors=dataclasses.replace(experiment.actors, environments=environments // actors)
+            )
+        return experiment
+    if "learner.queue" not in overrides:  # so that no actor waits for another one's credits
+        room = learner.batch + actors * environments
+        experiment = dataclasses.replace(
+            experiment, learner=dataclasses.replace(learner, queue=max(learner.queue, room))
+        )
     return experiment
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from leco.zoo import Entry
     from services.evaluate import Trained
 
+USAGE = "leco zoo [-h] [--zoo FOLDER] [add RUN ...]"
 DESCRIPTION = """\
 Lists the trained policies in the folder zoo: how long each took to solve 90 % of 100 episodes, and how many of 100 fresh
 episodes it solves. `leco eval zoo/NAME` plays one, `leco watch zoo/NAME` shows it in the browser, `leco zoo add RUN` makes one of
@@ -51,9 +52,9 @@ HEAD = ("entry", "task", "method", "seed", "frames to 90 %", "time", f"solved of
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Lists or adds."""
-    parser = argparse.ArgumentParser("leco zoo", description=DESCRIPTION)
+    parser = argparse.ArgumentParser("leco zoo", usage=USAGE, description=DESCRIPTION)
     parser.add_argument("--zoo", type=Path, default=ZOO, metavar="FOLDER", help="where the entries are (default: zoo)")
-    commands = parser.add_subparsers(dest="command", metavar="add")
+    commands = parser.add_subparsers(dest="command", prog="leco zoo", metavar="add RUN")
     adding = commands.add_parser("add", help="make an entry of a run", description=ADD)
     adding.add_argument("run", type=Path, help="the run's folder")
     adding.add_argument("--name", help="of the entry (default: the task's)")

@@ -53,24 +53,30 @@ def policy_gradient_loss(
 
 
 def clipped_surrogate_loss(
-    *, log_prob_TB: Tensor, old_log_prob_TB: Tensor, advantage_TB: Tensor, rho_TB: Tensor, clip_range: float
+    *, log_prob_TB: Tensor, behaviour_log_prob_TB: Tensor, advantage_TB: Tensor, clip_range: float
 ) -> Tensor:
-    """PPO's objective (Schulman et al. 2017, eq. 7) with an importance weight: -mean(rho * min(r A, clip(r) A)), r = pi / pi_old.
+    """PPO's objective (Schulman et al. 2017, eq. 7): -mean(min(r A, clip(r) A)), r = pi / mu.
 
-    Where pi is still pi_old, its gradient is that of `policy_gradient_loss`.
+    On policy and before the first step r is 1, and the gradient is that of `policy_gradient_loss`.
 
-    log_prob_TB      of the actions taken, under the policy that learns
-    old_log_prob_TB  the same before the batch was learned from; a constant
-    advantage_TB     a constant
-    rho_TB           the clipped importance weight of pi_old against the policy that acted; a constant
-    clip_range       an action teaches nothing more once r has left 1 -+ this in the direction that its advantage asks for
+    log_prob_TB            of the actions taken, under the policy that learns
+    behaviour_log_prob_TB  the same under mu, the policy that acted; a constant
+    advantage_TB           a constant
+    clip_range             an action teaches nothing more once r has left 1 -+ this in the direction that its advantage asks for
     """
-    require_same_shape(
-        log_prob_TB=log_prob_TB, old_log_prob_TB=old_log_prob_TB, advantage_TB=advantage_TB, rho_TB=rho_TB
-    )
-    ratio_TB, advantage_TB = (log_prob_TB - old_log_prob_TB.detach()).exp(), advantage_TB.detach()
+    require_same_shape(log_prob_TB=log_prob_TB, behaviour_log_prob_TB=behaviour_log_prob_TB, advantage_TB=advantage_TB)
+    ratio_TB, advantage_TB = (log_prob_TB - behaviour_log_prob_TB.detach()).exp(), advantage_TB.detach()
     clipped_TB = ratio_TB.clamp(1 - clip_range, 1 + clip_range)
-    return -(rho_TB.detach() * torch.minimum(ratio_TB * advantage_TB, clipped_TB * advantage_TB)).mean()
+    return -torch.minimum(ratio_TB * advantage_TB, clipped_TB * advantage_TB).mean()
+
+
+def surrogate_weight(
+    *, log_prob_TB: Tensor, behaviour_log_prob_TB: Tensor, advantage_TB: Tensor, clip_range: float
+) -> Tensor:
+    """The factor of -A grad log pi / n in the gradient of `clipped_surrogate_loss`: r, and 0 where the clip is active."""
+    ratio_TB = (log_prob_TB - behaviour_log_prob_TB).detach().exp()
+    beyond_TB = torch.where(advantage_TB > 0, ratio_TB > 1 + clip_range, ratio_TB < 1 - clip_range)
+    return ratio_TB.masked_fill(beyond_TB, 0.0)
 
 
 def standardize(x: Tensor) -> Tensor:

@@ -3,9 +3,9 @@
 The inner step that the modulator looks through is all that the policy learns from a batch, theta -> theta'. With the paper's
 single pass that is one step of Adam, and the gradient is exact: through Adam's moments and through a limited norm. With
 epochs of minibatches the many small steps are seen as one, from theta along the gradient of the whole batch's loss to the real
-theta', where Adam's second moment and the limit of the norm are constants. There the ratio pi / pi_old is 1, so the clip of the
-surrogate is active nowhere and every reward of the batch counts; a look through the last minibatch alone would see an eighth
-of the data, and only where the clip has left something. The mean and the deviation that advantages are standardised by are
+theta', where Adam's second moment and the limit of the norm are constants. At theta the clip of the surrogate is active nowhere
+(on policy pi / mu is 1), so every reward of the batch counts; a look through the last minibatch alone would see an eighth of
+the data, and only where the clip has left something. The mean and the deviation that advantages are standardised by are
 constants in either case. `leco.algo.meta` has the derivation, tests/unit/test_bilevel.py the proof.
 """
 
@@ -33,6 +33,7 @@ def modulator_loss(
     batch: PolicyBatch,
     *,
     gates: tuple[Tensor, ...],
+    weight_SC: Tensor,
     advantage_e_SC: Tensor,
     advantage_TB: Tensor,
     target_TB: Tensor | None,
@@ -43,6 +44,7 @@ def modulator_loss(
     inner                its step to theta'
     batch                what the policy learned from
     gates                of its recurrent core at theta
+    weight_SC            the importance weights in its gradient at theta
     advantage_e_SC       A_e, the task's own V-trace advantages
     advantage_TB         those that the policy learned from, with the modulator's graph
     target_TB            its value targets likewise; None if the inner loss is the policy gradient alone
@@ -60,8 +62,8 @@ def modulator_loss(
         tangents=lambda parameters: forward(parameters, gates),
         clipping=inner.clipping,
         action_TB=batch.targets.action_SC,
-        log_pi_TB=batch.targets.old_log_pi_SC,
-        rho_TB=batch.targets.rho_SC,
+        log_pi_TB=batch.targets.log_pi_SC,
+        rho_TB=weight_SC,
         advantage_e_TB=advantage_e_SC,
     )
     unrolls = advantage_TB.shape[1]

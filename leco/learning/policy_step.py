@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 import torch
 
 from leco.algo.adam import adam, adam_jacobian_diag, adam_preconditioner, clip, clip_vjp
-from leco.algo.losses import clipped_surrogate_loss, entropy, log_prob, policy_gradient_loss, value_loss
+from leco.algo.losses import (
+    clipped_surrogate_loss,
+    entropy,
+    log_prob,
+    policy_gradient_loss,
+    surrogate_weight,
+    value_loss,
+)
 from leco.learning.policy_pass import run_some
 
 if TYPE_CHECKING:
@@ -31,14 +38,16 @@ class Targets(NamedTuple):
     """What the policy learns from in each step of the sequences, all of it constant, [S, C].
 
     action_SC         the actions taken
-    old_log_pi_SC     log pi(a) before the batch
+    log_pi_SC         log pi(a) before the update
+    log_mu_SC         log mu(a), of the policy that acted
     advantage_SC      of r = r_e + alpha r_i
     target_SC         for V^{e+i}
     rho_SC            V-trace's clipped importance weights
     """
 
     action_SC: Tensor
-    old_log_pi_SC: Tensor
+    log_pi_SC: Tensor
+    log_mu_SC: Tensor
     advantage_SC: Tensor
     target_SC: Tensor
     rho_SC: Tensor
@@ -84,13 +93,30 @@ class PolicyStep(NamedTuple):
 def policy_loss(logits_SCA: Tensor, value_SC: Tensor, targets: Targets, settings: Settings) -> PolicyLoss:
     """Policy gradient (or PPO's clipped surrogate) + value MSE - entropy, over some or all sequences."""
     log_pi_SC = log_prob(logits_SCA, targets.action_SC)
-    loss_of: Callable[..., Tensor] = policy_gradient_loss
-    if settings.clip_range is not None:
-        loss_of = partial(clipped_surrogate_loss, old_log_prob_TB=targets.old_log_pi_SC, clip_range=settings.clip_range)
-    gradient = loss_of(log_prob_TB=log_pi_SC, advantage_TB=targets.advantage_SC, rho_TB=targets.rho_SC)
+    if settings.clip_range is None:
+        gradient = policy_gradient_loss(log_prob_TB=log_pi_SC, advantage_TB=targets.advantage_SC, rho_TB=targets.rho_SC)
+    else:
+        gradient = clipped_surrogate_loss(
+            log_prob_TB=log_pi_SC,
+            behaviour_log_prob_TB=targets.log_mu_SC,
+            advantage_TB=targets.advantage_SC,
+            clip_range=settings.clip_range,
+        )
     value = value_loss(value_TB=value_SC, target_TB=targets.target_SC)
     uncertainty = entropy(logits_SCA)
     return PolicyLoss(gradient + value - settings.entropy * uncertainty, gradient, value, uncertainty)
+
+
+def policy_weight(targets: Targets, settings: Settings) -> Tensor:
+    """The factor of -A grad log pi / n in the policy's gradient at theta, [S, C]: rho, or PPO's ratio unless it is clipped."""
+    if settings.clip_range is None:
+        return targets.rho_SC
+    return surrogate_weight(
+        log_prob_TB=targets.log_pi_SC,
+        behaviour_log_prob_TB=targets.log_mu_SC,
+        advantage_TB=targets.advantage_SC,
+        clip_range=settings.clip_range,
+    )
 
 
 def single_step(policy: Params, before: AdamState, loss: Tensor, settings: Settings, *, keep: bool) -> PolicyStep:

@@ -51,18 +51,22 @@ def compute_rewards(
     *,
     r_ep_TB: Tensor,
     r_ep_mean: Tensor,
+    trust: Tensor,
 ) -> Rewards:
     """r_ta (eq. 5), r_i and r (eq. 1).
 
     heads      what the intrinsic module says; None without a modulator
     r_ep_TB    what is new
     r_ep_mean  its running mean, which is taken away if `center_bonus`
+    trust      in the modulator, if `earned_trust`
     """
     r_e_TB = soft_asymmetric(batch.reward_TB) if settings.reward_shaping == "soft-asymmetric" else batch.reward_TB
     stats = {"r_e": batch.reward_TB.mean()}
     r_ta_TB = torch.zeros_like(r_ep_TB)
     if heads is not None:
         r_ta_TB = modulated(heads.scores_TBA, batch, settings)
+        if settings.earned_trust:
+            r_ta_TB = trust * r_ta_TB
         stats["r_ta"] = r_ta_TB.mean()
     lambda_ = settings.lambda_ if method.lambda_ is None else method.lambda_
     if settings.adaptive_lambda:
@@ -87,3 +91,14 @@ def running_mean(before: Tensor, r_ep_TB: Tensor, updates: int) -> Tensor:
     """Of r_ep over batches; `updates` is how many there were before."""
     mean = r_ep_TB.detach().mean()
     return mean if updates == 0 else torch.lerp(mean, before, MEAN_DECAY)
+
+
+def explained_variance(value_TB: Tensor, target_TB: Tensor) -> Tensor:
+    """The share of the targets' variance that values explain; 0 if there is none to explain."""
+    spread = target_TB.detach().var()
+    return torch.where(spread > 0, 1 - (target_TB - value_TB).detach().var() / spread, torch.zeros_like(spread))
+
+
+def running_trust(before: Tensor, value_TB: Tensor, target_TB: Tensor) -> Tensor:
+    """The trust in the modulator after a batch: the running mean of what V^e explains of it, from 0 to 1."""
+    return torch.lerp(explained_variance(value_TB, target_TB).clamp(0.0, 1.0), before, MEAN_DECAY)

@@ -79,6 +79,7 @@ class TrainingState(NamedTuple):
     novelty_adam: AdamState
     novelty_running: Params  # moments that the novelty's networks keep
     r_ep_mean: Tensor  # the running mean of r_ep, which `center_bonus` takes away
+    trust: Tensor  # in the modulator, from 0 to 1: how much of the task's returns V^e has explained lately
     updates: int
 
 
@@ -97,6 +98,7 @@ def init(networks: Networks) -> TrainingState:
         novelty_adam=init_adam(novelty),
         novelty_running=novelty_running,
         r_ep_mean=next(iter(policy.values())).new_zeros(()),
+        trust=next(iter(policy.values())).new_zeros(()),
         updates=0,
     )
 

@@ -20,8 +20,16 @@ from leco.algo.vtrace import vtrace
 from leco.learning.intrinsic_pass import DecoderSampling, IntrinsicPass
 from leco.learning.modulator import modulator_loss
 from leco.learning.policy_pass import cut, cut_batch, unroll_policy
-from leco.learning.policy_step import PolicyBatch, Targets, gradients_of, minibatch_steps, policy_loss, single_step
-from leco.learning.rewards import compute_rewards, running_mean
+from leco.learning.policy_step import (
+    PolicyBatch,
+    Targets,
+    gradients_of,
+    minibatch_steps,
+    policy_loss,
+    policy_weight,
+    single_step,
+)
+from leco.learning.rewards import compute_rewards, explained_variance, running_mean, running_trust
 from leco.methods import Modulation
 from leco.novelty import judge
 
@@ -63,14 +71,16 @@ def update(
     theta, phi, running = _leaves(state.policy), _leaves(state.intrinsic), _copies(state.running)
     chi, chi_running = _leaves(state.novelty), _copies(state.novelty_running)
     unique = distinct(batch.observation_TBO.flatten(0, 1))
-    length = settings.sequence_length or len(batch.action_TB)
+    length = min(settings.sequence_length or len(batch.action_TB), len(batch.action_TB))
     single = settings.epochs * settings.minibatches == 1 and length == len(batch.action_TB)
 
     sampling = DecoderSampling(settings.decoded, state.updates)
     intrinsic = _begin_intrinsic(networks, {**phi, **running}, unique, sampling, when_hashed)  # z_e, hash loss: eq. 2
     with torch.set_grad_enabled(single):  # epochs go through the batch again
         rollout = unroll_policy(networks.policy, theta, batch, unique, length)  # pi, V^{e+i}
-    log_pi_TB = log_prob(rollout.logits_TBA, batch.action_TB)
+    log_pi_TB, log_mu_TB = (
+        log_prob(each, batch.action_TB) for each in (rollout.logits_TBA, batch.behaviour_logits_TBA)
+    )
     novel = judge(
         *(networks.novelty, {**chi, **chi_running}, batch),
         unique=unique,
@@ -82,14 +92,14 @@ def update(
     modulates = method.modulation is not Modulation.NONE
     heads = intrinsic.heads(batch, method, novel.r_ep_TB) if intrinsic is not None and modulates else None  # V^e, f_ta
     rewards = compute_rewards(  # r_ta: eq. 5; r: eq. 1
-        batch, heads, method, settings, r_ep_TB=novel.r_ep_TB, r_ep_mean=r_ep_mean
+        batch, heads, method, settings, r_ep_TB=novel.r_ep_TB, r_ep_mean=r_ep_mean, trust=state.trust
     )
 
-    trace = partial(_vtrace, batch=batch, log_pi_TB=log_pi_TB.detach(), settings=settings)
+    trace = partial(_vtrace, batch=batch, log_rho_TB=(log_pi_TB - log_mu_TB).detach(), settings=settings)
     vtrace_ei = trace(rewards.reward_TB, rollout.value_TB)  # A and targets of r, for eq. 3
     vtrace_ei = add_adversary_bonus(vtrace_ei, novel, settings.reward_scale * settings.adversary * (1 - progress))
     advantage_TB = standardize(vtrace_ei.advantage_TB) if settings.normalize_advantages else vtrace_ei.advantage_TB
-    learned = (batch.action_TB, log_pi_TB, advantage_TB, vtrace_ei.target_TB, vtrace_ei.rho_TB)
+    learned = (batch.action_TB, log_pi_TB, log_mu_TB, advantage_TB, vtrace_ei.target_TB, vtrace_ei.rho_TB)
     targets = Targets(*(cut(each.detach(), length) for each in learned))
     data = PolicyBatch(cut_batch(batch, unique, rollout, length), targets, unique)
     inner, step = _policy_step(networks, theta, state, rollout, data, settings=settings, single=single)  # eq. 3
@@ -109,11 +119,14 @@ def update(
     if heads is not None:
         vtrace_e = trace(rewards.r_e_TB, heads.value_TB)  # A_e and targets of r_e, for V^e and eq. 4
         loss = stats["value_e_loss"] = value_loss(value_TB=heads.value_TB[:-1], target_TB=vtrace_e.target_TB)
+        after = after._replace(trust=running_trust(state.trust, heads.value_TB[:-1], vtrace_e.target_TB))
+        stats["trust"] = after.trust
         # Until the task first rewards, V^e is zero and so is A_e: no step of the policy is then better than another.
         if vtrace_e.advantage_TB.any():
             loss = loss + modulator_loss(  # L_out: eq. 4
                 *(networks.policy, theta, inner, data),
                 gates=rollout.gates,
+                weight_SC=policy_weight(targets, settings),
                 advantage_e_SC=cut(vtrace_e.advantage_TB.detach(), length),
                 advantage_TB=advantage_TB,
                 target_TB=vtrace_ei.target_TB if settings.inner_loss == "whole" else None,
@@ -148,13 +161,13 @@ def _begin_intrinsic(
     return intrinsic
 
 
-def _vtrace(reward_TB: Tensor, value_TB: Tensor, *, batch: Batch, log_pi_TB: Tensor, settings: Settings) -> VTrace:
+def _vtrace(reward_TB: Tensor, value_TB: Tensor, *, batch: Batch, log_rho_TB: Tensor, settings: Settings) -> VTrace:
     """V-trace on one reward and its value, [T, B] and [T+1, B]."""
     if batch.cut_TB is not None and settings.go_on_after_cuts:
         # As if the rest of the episode, of which nothing is known, were worth what was expected.
         reward_TB = torch.where(batch.cut_TB, value_TB[:-1].detach(), reward_TB)
     return vtrace(
-        log_rho_TB=log_pi_TB - log_prob(batch.behaviour_logits_TBA, batch.action_TB),
+        log_rho_TB=log_rho_TB,
         reward_TB=reward_TB,
         discount_TB=settings.gamma * (~batch.start_TB[1:]).to(reward_TB.dtype),
         value_TB=value_TB[:-1],
@@ -188,8 +201,7 @@ def _policy_step(
 
 def _quality(rollout: Rollout, vtrace_ei: VTrace) -> dict[str, Tensor]:
     """How much of the targets' variance the value explains, and how far the acting policy was behind."""
-    error_TB = (vtrace_ei.target_TB - rollout.value_TB[:-1]).detach()
-    explained = 1 - error_TB.var() / (vtrace_ei.target_TB.detach().var() + 1e-8)
+    explained = explained_variance(rollout.value_TB[:-1], vtrace_ei.target_TB)
     return {"explained_variance": explained, "rho": vtrace_ei.rho_TB.mean()}
 
 

@@ -22,7 +22,7 @@ COLUMNS = (
     *("frames", "updates", "seconds", "frames_per_second", "episodes", "return", "success", "length"),
     *("r_e", "r_ep", "r_ta", "r_i", "new_code_share", "distinct_share"),
     *("policy_gradient_loss", "value_loss", "entropy", "value_e_loss", "hash_loss", "gradient_norm"),
-    *("explained_variance", "rho"),
+    *("explained_variance", "rho", "trust"),
     *("novelty_loss", "rnd_error", "forward_loss", "inverse_loss", "adversary_kl", "lambda"),
     *("lag", "queue", "waiting_share", "updating_share", "publishing_share"),
 )

@@ -179,8 +179,11 @@ def test_a_drain_fits_into_the_time_that_kubernetes_gives(
 def test_the_experiment_is_one_and_its_queue_has_room_for_all_actors(built: Built) -> None:
     experiment = parse(built.config("experiment")["experiment.toml"])
     actors = built.object("Deployment", "actor")["spec"]["replicas"]
-    room = experiment.learner.batch + actors * experiment.actors.environments
-    assert experiment.learner.queue == room  # as `leco train --actors` has it
+    played, batch = actors * experiment.actors.environments, experiment.learner.batch
+    if experiment.learner.synchronous:  # as `leco train --actors` has it
+        assert played == experiment.learner.queue == batch
+    else:
+        assert experiment.learner.queue == batch + played
     scaled = Built(built.base, ("autoscaling",)).object("ScaledObject", "actor")["spec"]
     assert scaled["maxReplicaCount"] == scaled["fallback"]["replicas"] == actors
     assert "replicas" not in Built(built.base, ("autoscaling",)).object("Deployment", "actor")["spec"]

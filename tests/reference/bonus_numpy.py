@@ -22,6 +22,13 @@ def modulation(scores: Array, previous_action: npt.NDArray[np.int32]) -> Array:
     return result
 
 
+def penalty_on_revisits(r_ta: Array, count: npt.NDArray[np.uint32]) -> Array:
+    result = np.zeros(r_ta.shape)
+    for i in np.ndindex(*r_ta.shape):
+        result[i] = r_ta[i] if int(count[i]) == 1 else min(r_ta[i], 0.0)
+    return result
+
+
 def total_reward(r_e: Array, r_ep: Array, r_ta: Array, lambda_: float, alpha: float) -> Array:
     result = np.zeros(r_e.shape)
     for t, b in np.ndindex(*r_e.shape):

@@ -280,8 +280,10 @@ def test_the_steps_of_a_batch_seen_as_one_equal_double_backpropagation(
     own = trace(reward_TB=batch.reward_TB, value_TB=value_e[:-1], bootstrap_B=value_e[-1])
     constant = learned.advantage_TB.detach()
     advantage = (learned.advantage_TB - constant.mean()) / (constant.std(correction=0) + 1e-8)
-    ratio = (log_pi - log_pi.detach()).exp()
-    inner = -(learned.rho_TB * torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)).mean()
+    ratio = (log_pi - log_prob(batch.behaviour_logits_TBA, batch.action_TB)).exp()
+    inner = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+    beyond = torch.where(advantage > 0, ratio > 1.2, ratio < 0.8)
+    assert 0 < beyond.sum() < beyond.numel(), "the clip is active for some"
     if inner_loss == "whole":
         inner = inner + 0.5 * (value[:-1] - learned.target_TB).square().mean() - 0.05 * entropy(logits)
     gradients = torch.autograd.grad(inner, list(policy.values()), create_graph=True, allow_unused=True)

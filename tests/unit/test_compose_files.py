@@ -141,12 +141,12 @@ def test_grafana_is_given_the_data_source_and_the_dashboards() -> None:
     assert home in {f"{inside}/{name}.json" for name in dashboards.boards()}
 
 
-def test_the_actors_together_have_the_environments_of_one_and_the_queue_has_room_for_them() -> None:
-    ours, alone = parse((ROOT / ENV["LECO_EXPERIMENT"]).read_text()), parse('task = "MultiRoom-N2-S4"')
+def test_the_actors_together_play_what_one_of_leco_train_does() -> None:
+    ours = parse((ROOT / ENV["LECO_EXPERIMENT"]).read_text())
+    alone = parse(f'preset = "laptop"\ntask = "{ours.task}"\nframes = {ours.frames}')
     actors = int(ENV["LECO_ACTORS"])
-    assert ours.actors.environments * actors == alone.actors.environments
-    assert ours.learner.queue == ours.learner.batch + actors * ours.actors.environments
-    assert replace(ours.learner, queue=alone.learner.queue) == alone.learner
+    assert ours.actors.environments * actors == alone.actors.environments == ours.learner.queue == ours.learner.batch
+    assert replace(ours, actors=alone.actors) == alone
 
 
 def test_images_are_of_this_version_and_without_what_they_do_not_need() -> None:

@@ -136,7 +136,7 @@ class Grown(NamedTuple):
 def test_a_state_with_more_fields_is_walked_too(tmp_path: Path) -> None:
     state: Any = Grown(odd_state(), 5, torch.rand(3))
     save(tmp_path / "s", state, {})
-    assert_same(load(tmp_path / "s", Grown(like(odd_state()), 0, torch.zeros(3)))[0], state)  # type: ignore[arg-type]
+    assert_same(load(tmp_path / "s", Grown(like(odd_state()), 0, torch.zeros(3)))[0], state)
 
 
 def test_equal_input_gives_equal_bytes(tmp_path: Path, saved: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from leco.algo.adam import AdamState, adam, adam_jacobian_diag, clip, clip_vjp, init_adam
+from leco.algo.adam import AdamState, adam, adam_jacobian_diag, adam_preconditioner, clip, clip_vjp, init_adam
 
 
 def normal(*shape: int, seed: int) -> Tensor:
@@ -58,6 +58,56 @@ def test_the_first_step_by_hand() -> None:
     found = adam_jacobian_diag(gradients, after, learning_rate=0.1, betas=(0.9, 0.99), eps=1e-9)["p"]
     assert found[0].item() == pytest.approx(0.0, abs=1e-9)
     assert found[1].item() == pytest.approx(-0.1 / 1e-9)
+
+
+def test_many_steps_seen_as_one_by_hand() -> None:
+    """v^ is 2 / (1 - 0.5), its root 2: three steps of 0.1 / (2 + 0.5). Where nothing ever was, 0.1 / 0.5."""
+    after = AdamState({"p": torch.zeros(2)}, {"p": torch.tensor([2.0, 0.0], dtype=torch.float64)}, steps=1)
+    found = adam_preconditioner(after, learning_rate=0.1, betas=(0.9, 0.5), eps=0.5, steps=3)
+    assert found["p"].tolist() == pytest.approx([-0.12, -0.6], rel=1e-12)
+
+
+def moved_by(
+    nudge: Tensor, before: AdamState, *, steps: int, rest: int, betas: tuple[float, float]
+) -> tuple[Tensor, AdamState]:
+    """Where `steps` steps along a gradient lead, all of them nudged, and `rest` more that are not."""
+    parameters, gradient = {"p": torch.zeros(6, dtype=torch.float64)}, normal(6, seed=2)
+    state = before
+    for step in range(steps + rest):
+        gradients = {"p": gradient + nudge if step < steps else gradient}
+        parameters, state = adam(parameters, gradients, state, learning_rate=0.01, betas=betas, eps=0.1)
+    return parameters["p"], state
+
+
+@pytest.mark.parametrize(
+    ("beta1", "steps", "rest", "tolerance"),
+    [
+        (0.0, 1, 0, 1e-6),
+        (0.0, 32, 0, 1e-6),
+        (0.9, 32, 400, 1e-6),  # momentum only delays
+        (0.9, 2000, 0, 0.9 / 0.1 / 2000 + 1e-6),  # and what it has not given yet is nothing beside so many steps
+    ],
+)
+def test_many_steps_seen_as_one_have_their_effect_to_the_first_order(
+    beta1: float, steps: int, rest: int, tolerance: float
+) -> None:
+    """With a second moment that does not move: it has seen so much that a few more gradients change nothing in it."""
+    betas, nudge = (beta1, 1 - 1e-12), 1e-3 * normal(6, seed=5)
+    before = AdamState({"p": normal(6, seed=3)}, {"p": normal(6, seed=4).square()}, steps=10**14)
+    (ahead, _), (behind, _) = (moved_by(sign * nudge, before, steps=steps, rest=rest, betas=betas) for sign in (1, -1))
+    _, after = moved_by(torch.zeros_like(nudge), before, steps=steps, rest=0, betas=betas)
+    found = adam_preconditioner(after, learning_rate=0.01, betas=betas, eps=0.1, steps=steps)["p"]
+    torch.testing.assert_close((ahead - behind) / 2 / nudge, found, rtol=tolerance, atol=0)
+
+
+def test_one_step_of_a_gradient_that_leaves_the_second_moment_alone_is_the_derivative_of_the_step() -> None:
+    """Without momentum, and where g is 0, which does not move v to the first order."""
+    before = AdamState({"p": normal(6, seed=3)}, {"p": normal(6, seed=4).square()}, steps=7)
+    gradients = {"p": torch.zeros(6, dtype=torch.float64)}
+    _, after = adam(gradients, gradients, before, learning_rate=0.1, betas=(0.0, 0.99), eps=1e-6)
+    expected = adam_jacobian_diag(gradients, after, learning_rate=0.1, betas=(0.0, 0.99), eps=1e-6)
+    found = adam_preconditioner(after, learning_rate=0.1, betas=(0.0, 0.99), eps=1e-6, steps=1)
+    torch.testing.assert_close(found["p"], expected["p"], rtol=1e-12, atol=0)
 
 
 def named(*tensors: Tensor) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ import torch
 from reference import bonus_numpy
 from torch.autograd import gradcheck
 
-from leco.algo.bonus import episodic_bonus, intrinsic_reward, modulation, total_reward
+from leco.algo.bonus import episodic_bonus, intrinsic_reward, modulation, penalty_on_revisits, total_reward
 
 
 def double(*numbers: float) -> torch.Tensor:
@@ -86,6 +86,36 @@ def test_modulation_refuses_other_shapes(scores: tuple[int, ...], actions: tuple
         modulation(torch.zeros(scores), torch.zeros(actions, dtype=torch.int64))
 
 
+def test_the_penalty_on_revisits_by_hand() -> None:
+    r_ta, count = double(0.5, 0.5, -0.5, -0.5, 0.0), torch.tensor([[1, 2, 1, 9, 3]])
+    assert penalty_on_revisits(r_ta, count).tolist() == [[0.5, 0.0, -0.5, -0.5, 0.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint32, torch.int32, torch.int64])
+def test_the_penalty_on_revisits_equals_the_naive_reference(dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(0)
+    r_ta, count = rng.uniform(-1, 1, (9, 4)), rng.integers(1, 4, (9, 4), np.uint32)
+    result = penalty_on_revisits(torch.from_numpy(r_ta), torch.from_numpy(count).to(dtype))
+    assert result.tolist() == bonus_numpy.penalty_on_revisits(r_ta, count).tolist()
+
+
+def test_the_penalty_on_revisits_at_its_limits() -> None:
+    """Where all is new it changes nothing, and where nothing is, nothing gains; what takes away always stays."""
+    r_ta = torch.linspace(-1, 1, 21, dtype=torch.float64).view(7, 3)
+    new = torch.ones(7, 3, dtype=torch.int64)
+    assert torch.equal(penalty_on_revisits(r_ta, new), r_ta)
+    assert torch.equal(penalty_on_revisits(r_ta, 2 * new), r_ta.clamp(max=0))
+    assert torch.equal(penalty_on_revisits(-r_ta.abs(), 2 * new), -r_ta.abs())
+
+
+def test_the_penalty_on_revisits_teaches_where_it_leaves_the_score_and_nowhere_else() -> None:
+    r_ta = double(0.5, 0.5, -0.5, -0.5).requires_grad_()
+    count = torch.tensor([[1, 2, 1, 2]])
+    (gradient,) = torch.autograd.grad(penalty_on_revisits(r_ta, count).sum(), r_ta)
+    assert gradient.tolist() == [[1.0, 0.0, 1.0, 1.0]]
+    assert gradcheck(lambda r: penalty_on_revisits(r, count), [r_ta], check_forward_ad=True)
+
+
 def test_rewards_by_hand() -> None:
     r_i = intrinsic_reward(double(1.0, 0.5), double(-0.5, 0.25), 0.25)
     assert r_i.tolist() == [[0.625, 0.4375]]
@@ -115,5 +145,7 @@ def test_lambda_is_a_fraction(lambda_: float) -> None:
 def test_rewards_that_would_be_broadcast_are_refused() -> None:
     with pytest.raises(ValueError, match=r"one shape, got r_ep \(4, 2\), r_ta \(4, 1\)"):
         intrinsic_reward(torch.zeros(4, 2), torch.zeros(4, 1), 0.5)
+    with pytest.raises(ValueError, match=r"one shape, got r_ta \(4, 2\), count \(4, 1\)"):
+        penalty_on_revisits(torch.zeros(4, 2), torch.ones(4, 1, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"one shape, got r_e \(2,\), r_i \(4, 2\)"):
         total_reward(torch.zeros(2), torch.zeros(4, 2), 0.5)

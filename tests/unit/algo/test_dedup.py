@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference import hashes_numpy
 
 from leco.algo import dedup
-from leco.algo.dedup import distinct, expand, padded
+from leco.algo.dedup import as_words, distinct, expand, hash_words, padded, subset
 
 
 def check(observation_NO: torch.Tensor) -> None:
@@ -40,6 +41,7 @@ def test_by_hand() -> None:
     assert found.index_N.tolist() == [0, 1, 0, 2, 0]
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 20).flatmap(lambda w: st.lists(st.binary(min_size=w, max_size=w) | st.just(bytes(w)), min_size=1))
 )
@@ -62,9 +64,7 @@ def test_words_in_another_order_are_another_observation() -> None:
     rows_N = torch.randint(0, 255, (6, 4, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     both_N = torch.cat([rows_N, rows_N.flip(1)])
     check(both_N)
-    assert (
-        len(set(dedup.hash_words(dedup.as_words(both_N)).tolist())) == 12
-    )  # and is found without sorting all observations
+    assert len(set(hash_words(as_words(both_N)).tolist())) == 12, "and is found without sorting all observations"
 
 
 def test_observations_need_not_be_contiguous() -> None:
@@ -77,6 +77,81 @@ def test_observations_whose_hashes_collide_are_told_apart(monkeypatch: pytest.Mo
     whole = dedup.hash_words
     monkeypatch.setattr(dedup, "hash_words", lambda words_NW: whole(words_NW) % modulus)
     check(batch(2, 200, 40))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 40).flatmap(lambda width: st.lists(st.binary(min_size=width, max_size=width), min_size=1)))
+def test_words_are_the_bytes_eight_by_eight_filled_up_with_zeros(rows: list[bytes]) -> None:
+    words_NW = as_words(torch.tensor([list(row) for row in rows], dtype=torch.uint8))
+    assert words_NW.dtype == torch.int64
+    expected = [hashes_numpy.words(np.frombuffer(row, np.uint8)) for row in rows]
+    assert [[word % 2**64 for word in row] for row in words_NW.tolist()] == expected
+
+
+def test_words_by_hand() -> None:
+    row_N = torch.tensor([[1, 2, 0, 0, 0, 0, 0, 255, 7]], dtype=torch.uint8)
+    assert as_words(row_N).tolist() == [[0x201 - (1 << 56), 7]]
+    turned_NHW = torch.tensor([[[1, 0], [2, 0]]], dtype=torch.uint8).transpose(1, 2)
+    assert as_words(turned_NHW).tolist() == [[0x201]], "words follow the axes and not the memory"
+
+
+@pytest.mark.parametrize("salt", [0, 1, 2, 5])
+def test_hashes_equal_the_naive_reference(salt: int) -> None:
+    rows_N = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (30, 147), np.uint8))
+    found = [number % 2**64 for number in hash_words(as_words(rows_N), salt).tolist()]
+    assert found == [hashes_numpy.hash_words(hashes_numpy.words(row), salt) for row in rows_N.numpy()]
+
+
+def bits_of(number_N: torch.Tensor) -> torch.Tensor:
+    """[N, 64]"""
+    return (number_N.unsqueeze(1) >> torch.arange(64)) & 1
+
+
+def test_hashes_of_two_salts_say_nothing_of_each_other() -> None:
+    """No bit of the one foresees a bit of the other, on real bytes and on words that are almost equal."""
+    random_NW = as_words(torch.from_numpy(np.random.default_rng(1).integers(0, 11, (4000, 147), np.uint8)))
+    near_NW = torch.arange(4000).unsqueeze(1) * torch.tensor([1, 0, 0])
+    for words_NW in (random_NW, near_NW):
+        one, other = (bits_of(hash_words(words_NW, salt)).double() * 2 - 1 for salt in (0, 1))
+        agreement = one.T @ other / len(words_NW)  # of every bit with every bit: 0 on average, 0.016 its deviation
+        assert agreement.abs().max() < 6 / len(words_NW) ** 0.5
+        assert one.mean(0).abs().max() < 6 / len(words_NW) ** 0.5
+        assert len(set(hash_words(words_NW, 1).tolist())) == 4000
+
+
+def check_subset(observation_NO: torch.Tensor, rows: torch.Tensor) -> None:
+    """Compares everything with a naive computation."""
+    whole = distinct(observation_NO)
+    found = subset(whole, whole.index_N[rows])
+    wanted = [observation_NO[row].numpy().tobytes() for row in rows]
+    order = [row.tobytes() for row in whole.observation_UO.numpy()]
+    once = sorted(set(wanted), key=order.index)  # as they stand in the whole batch
+    size = len(found.observation_UO)
+    assert size == min(padded(len(once)), len(rows))
+    assert [row.tobytes() for row in found.observation_UO.numpy()] == once + once[:1] * (size - len(once))
+    assert found.multiplicity_U.dtype == torch.float32
+    assert found.multiplicity_U.tolist() == [wanted.count(each) for each in once] + [0] * (size - len(once))
+    assert found.index_N.tolist() == [once.index(each) for each in wanted]
+    assert torch.equal(expand(found.observation_UO, found.index_N), observation_NO[rows])
+
+
+@pytest.mark.parametrize(("n", "different", "picked"), [(300, 33, 100), (300, 1000, 150), (64, 1, 5), (40, 40, 1)])
+def test_a_subset_has_what_some_rows_show_and_nothing_else(n: int, different: int, picked: int) -> None:
+    check_subset(batch(5, n, different), torch.from_numpy(np.random.default_rng(1).integers(0, n, picked)))
+
+
+def test_a_subset_by_hand() -> None:
+    whole = distinct(torch.tensor([[5], [3], [5], [9], [5]], dtype=torch.uint8))
+    found = subset(whole, torch.tensor([2, 1, 2]))
+    assert found.observation_UO.tolist() == [[3], [9], [3]]
+    assert found.multiplicity_U.tolist() == [1, 2, 0]
+    assert found.index_N.tolist() == [1, 0, 1]
+
+
+def test_a_subset_of_everything_is_everything() -> None:
+    whole = distinct(batch(6, 300, 40))
+    for found, expected in zip(subset(whole, whole.index_N), whole, strict=True):
+        assert torch.equal(found, expected)
 
 
 def test_there_are_few_sizes_and_little_padding() -> None:

@@ -142,8 +142,7 @@ def test_where_nothing_has_moved_the_clipped_surrogate_is_the_policy_gradient() 
     given: dict[str, Any] = {"log_prob_TB": log_prob_TB, "advantage_TB": advantage_TB, "rho_TB": rho_TB}
     clipped = clipped_surrogate_loss(**given, old_log_prob_TB=log_prob_TB, clip_range=0.2)
     gradients = [
-        torch.autograd.grad(loss, logits_TBA, retain_graph=True)[0]
-        for loss in (clipped, policy_gradient_loss(**given))
+        torch.autograd.grad(loss, logits_TBA, retain_graph=True)[0] for loss in (clipped, policy_gradient_loss(**given))
     ]
     torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-15)
     assert clipped.item() == pytest.approx(-(rho_TB * advantage_TB).mean().item(), rel=1e-12)
