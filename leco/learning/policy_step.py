@@ -158,7 +158,7 @@ def shuffled(count: int, epochs: int, minibatches: int, seed: int) -> Iterator[T
     """Which of `count` sequences are in each minibatch: every one once an epoch, in an order that depends on the seed alone."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(epochs):
-        yield from torch.randperm(count, generator=generator).chunk(minibatches)
+        yield from torch.randperm(count, generator=generator).tensor_split(min(minibatches, count))
 
 
 def gradients_of(loss: Tensor, parameters: Params, *, keep: bool = False) -> Params:

@@ -29,15 +29,13 @@ def policy_gradient_loss(log_prob: Array, advantage: Array, rho: Array) -> float
     return -sum(float(rho[i] * log_prob[i] * advantage[i]) for i in np.ndindex(*rho.shape)) / rho.size
 
 
-def clipped_surrogate_loss(
-    log_prob: Array, old_log_prob: Array, advantage: Array, rho: Array, clip_range: float
-) -> float:
+def clipped_surrogate_loss(log_prob: Array, behaviour_log_prob: Array, advantage: Array, clip_range: float) -> float:
     total = 0.0
-    for i in np.ndindex(*rho.shape):
-        ratio = math.exp(log_prob[i] - old_log_prob[i])
+    for i in np.ndindex(*advantage.shape):
+        ratio = math.exp(log_prob[i] - behaviour_log_prob[i])
         clipped = min(max(ratio, 1 - clip_range), 1 + clip_range)
-        total += rho[i] * min(ratio * advantage[i], clipped * advantage[i])
-    return -total / rho.size
+        total += min(ratio * advantage[i], clipped * advantage[i])
+    return -total / advantage.size
 
 
 def standardize(x: Array) -> Array:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
-import torch
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # where two are used all the same, they sleep while they wait
+
+import torch  # OpenMP reads it when torch is imported
 
 torch.set_num_threads(1)

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from leco.algo.hashes import dsc_code
+from leco.algo.hashes import dsc_code, exact_code, objects_code
 from leco.coding import Coder, make_coder
 from leco.methods import METHODS, find_method
+from leco.nets.intrinsic import HashModule
 from leco.networks import build
 from leco.settings import HashSize
 
@@ -53,6 +54,37 @@ def test_the_code_of_dsc_is_the_picture_at_3_by_3_in_11_levels() -> None:
     assert coder.codes(observation_NO).tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("name", ["exact", "vq-only", "leco", "leco-naive", "noveld", "dsc"])
+def test_the_code_of_exact_is_the_digest_of_the_whole_observation(name: str) -> None:
+    for shape in (SHAPE, (72, 96, 3)):
+        coder = make_coder(find_method(name, "exact"), shape, None)
+        assert coder is not None
+        assert coder.width == 16
+        observation_NO = np.random.default_rng(0).integers(0, 3, (6, *shape)).astype(np.uint8)
+        expected = exact_code(torch.from_numpy(observation_NO)).numpy()
+        assert coder.codes(observation_NO).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("name", ["objects", "vq-only", "leco", "agac"])
+def test_the_code_of_objects_is_the_set_of_those_in_view(name: str) -> None:
+    coder = make_coder(find_method(name, "objects"), SHAPE, None)
+    assert coder is not None
+    assert coder.width == 35
+    observation_NO = observations(20, 6)
+    assert coder.codes(observation_NO).tolist() == objects_code(torch.from_numpy(observation_NO)).tolist()
+
+
+def test_a_method_with_another_hash_has_the_codes_of_that_hash() -> None:
+    """LECO's modulator has networks of its own then, which no code depends on."""
+    torch.manual_seed(1)
+    method = find_method("leco", "dsc")
+    coder = make_coder(method, SHAPE, build(method, SHAPE, 7).intrinsic, HashSize(kind="dsc", size=(2, 2), codes=4))
+    assert coder is not None
+    expected = make_coder(find_method("dsc"), SHAPE, None, HashSize(size=(2, 2), codes=4))
+    assert expected is not None
+    assert coder.codes(observations(20, 9)).tolist() == expected.codes(observations(20, 9)).tolist()
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "size", "width", "below"),
     [
@@ -78,7 +110,7 @@ def test_codes_have_the_size_that_is_asked_for(
     codes = coder.codes(np.random.default_rng(0).integers(0, 3, (5, *shape)).astype(np.uint8))
     assert codes.shape == (5, width)
     assert codes.max() < below
-    if net is not None:  # the decoder gives back what the encoder saw
+    if isinstance(net, HashModule):  # the decoder gives back what the encoder saw
         seen = torch.zeros(2, *shape, dtype=torch.uint8)
         assert net.decode(net.bottleneck(net.encode(seen)).z_NDHW).shape == net.target(seen).shape
 
@@ -121,6 +153,13 @@ def test_a_method_that_counts_nothing_has_no_codes(name: str) -> None:
     assert make_coder(find_method(name), SHAPE, None) is None
 
 
+def test_the_modulator_alone_counts_nothing_whatever_the_hash() -> None:
+    assert make_coder(find_method("lirpg", "exact"), SHAPE, None) is None
+
+
 def test_a_learned_hash_needs_its_networks() -> None:
     with pytest.raises(ValueError, match="method 'leco' has a learned hash: its networks are needed"):
         make_coder(find_method("leco"), SHAPE, None)
+    without_a_hash = build(find_method("leco", "exact"), SHAPE, 7).intrinsic
+    with pytest.raises(ValueError, match="method 'exact' has a learned hash: its networks are needed"):
+        make_coder(find_method("exact", "ae-lsh"), SHAPE, without_a_hash)

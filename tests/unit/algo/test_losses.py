@@ -16,6 +16,7 @@ from leco.algo.losses import (
     reconstruction_loss,
     require_same_shape,
     standardize,
+    surrogate_weight,
     value_loss,
     weighted_mean,
 )
@@ -86,29 +87,26 @@ def test_descending_the_policy_gradient_makes_a_good_action_more_likely_and_a_ba
     assert change_TB[0] > 0 > change_TB[1]
 
 
-def surrogate(ratio: Tensor, advantage: Tensor, rho: Tensor | None = None, clip_range: float = 0.25) -> Tensor:
+def surrogate(ratio: Tensor, advantage: Tensor, clip_range: float = 0.25) -> Tensor:
     """The loss of actions that have become `ratio` times as likely."""
-    ones = torch.ones_like(ratio)
     return clipped_surrogate_loss(
         log_prob_TB=ratio.log(),
-        old_log_prob_TB=torch.zeros_like(ratio),
+        behaviour_log_prob_TB=torch.zeros_like(ratio),
         advantage_TB=advantage,
-        rho_TB=ones if rho is None else rho,
         clip_range=clip_range,
     )
 
 
 @pytest.mark.parametrize("clip_range", [0.1, 0.5, 3.0])
 def test_the_clipped_surrogate_equals_the_naive_reference(clip_range: float) -> None:
-    log_prob_TB, old_TB, advantage_TB, rho_TB = normal(4, 9, 5, seed=3).unbind()
+    log_prob_TB, log_mu_TB, advantage_TB = normal(3, 9, 5, seed=3).unbind()
     loss = clipped_surrogate_loss(
         log_prob_TB=log_prob_TB,
-        old_log_prob_TB=old_TB,
+        behaviour_log_prob_TB=log_mu_TB,
         advantage_TB=advantage_TB,
-        rho_TB=rho_TB.abs(),
         clip_range=clip_range,
     )
-    arrays = (each.numpy() for each in (log_prob_TB, old_TB, advantage_TB, rho_TB.abs()))
+    arrays = (each.numpy() for each in (log_prob_TB, log_mu_TB, advantage_TB))
     expected = losses_numpy.clipped_surrogate_loss(*arrays, clip_range)
     assert loss.item() == pytest.approx(expected, rel=1e-12)
 
@@ -128,24 +126,35 @@ def test_the_clipped_surrogate_equals_the_naive_reference(clip_range: float) -> 
 def test_the_clipped_surrogate_by_hand(ratio: float, advantage: float, objective: float, slope: float) -> None:
     """Within 1 -+ 0.25 of one action out of two; the other is as it was, and of no advantage."""
     ratio_TB = double(ratio, 1.0).requires_grad_()
-    loss = surrogate(ratio_TB, double(advantage, 0.0), rho=double(0.5, 1.0))
-    assert loss.item() == pytest.approx(-0.5 * objective / 2, rel=1e-12)
+    loss = surrogate(ratio_TB, double(advantage, 0.0))
+    assert loss.item() == pytest.approx(-objective / 2, rel=1e-12)
     (gradient_TB,) = torch.autograd.grad(loss, ratio_TB)
-    assert gradient_TB.flatten().tolist() == pytest.approx([-0.5 * slope / 2, 0.0], rel=1e-12)
+    assert gradient_TB.flatten().tolist() == pytest.approx([-slope / 2, 0.0], rel=1e-12)
 
 
 def test_where_nothing_has_moved_the_clipped_surrogate_is_the_policy_gradient() -> None:
     """PPO's first step; its value is the mean advantage, and a mean advantage is all that it has of a value."""
     logits_TBA = LOGITS_TBA.clone().requires_grad_()
     log_prob_TB = log_prob(logits_TBA, ACTION_TB)
-    advantage_TB, rho_TB = normal(2, 6, 3, seed=7).unbind()
-    given: dict[str, Any] = {"log_prob_TB": log_prob_TB, "advantage_TB": advantage_TB, "rho_TB": rho_TB}
-    clipped = clipped_surrogate_loss(**given, old_log_prob_TB=log_prob_TB, clip_range=0.2)
-    gradients = [
-        torch.autograd.grad(loss, logits_TBA, retain_graph=True)[0] for loss in (clipped, policy_gradient_loss(**given))
-    ]
+    advantage_TB = normal(6, 3, seed=7)
+    given: dict[str, Any] = {"log_prob_TB": log_prob_TB, "advantage_TB": advantage_TB}
+    clipped = clipped_surrogate_loss(**given, behaviour_log_prob_TB=log_prob_TB, clip_range=0.2)
+    plain = policy_gradient_loss(**given, rho_TB=torch.ones_like(advantage_TB))
+    gradients = [torch.autograd.grad(loss, logits_TBA, retain_graph=True)[0] for loss in (clipped, plain)]
     torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-15)
-    assert clipped.item() == pytest.approx(-(rho_TB * advantage_TB).mean().item(), rel=1e-12)
+    assert clipped.item() == pytest.approx(-advantage_TB.mean().item(), rel=1e-12)
+
+
+def test_the_weight_of_the_surrogate_is_what_its_gradient_has() -> None:
+    """grad loss = -1/n weight A grad log pi, for ratios within and beyond the range, of good and of bad actions."""
+    log_prob_TB, log_mu_TB, advantage_TB = normal(3, 9, 5, seed=3).unbind()
+    log_prob_TB.requires_grad_()
+    given: dict[str, Any] = {"behaviour_log_prob_TB": log_mu_TB, "advantage_TB": advantage_TB, "clip_range": 0.2}
+    (gradient_TB,) = torch.autograd.grad(clipped_surrogate_loss(log_prob_TB=log_prob_TB, **given), log_prob_TB)
+    weight_TB = surrogate_weight(log_prob_TB=log_prob_TB, **given)
+    torch.testing.assert_close(gradient_TB, -weight_TB * advantage_TB / weight_TB.numel(), rtol=1e-12, atol=1e-15)
+    assert 0 < int((weight_TB == 0).sum()) < weight_TB.numel()
+    assert not weight_TB.requires_grad
 
 
 def test_a_wide_range_clips_nothing_and_any_other_never_promises_more() -> None:
@@ -168,10 +177,10 @@ def test_each_action_is_clipped_by_its_own_ratio_alone() -> None:
 
 
 def test_of_the_clipped_surrogate_only_the_policy_is_no_constant() -> None:
-    a, b, c, d = (normal(4, 2, seed=seed).requires_grad_() for seed in range(4))
-    loss = clipped_surrogate_loss(log_prob_TB=a, old_log_prob_TB=b, advantage_TB=c, rho_TB=d, clip_range=0.2)
-    gradients = torch.autograd.grad(loss, [a, b, c, d], allow_unused=True)
-    assert [gradient is None for gradient in gradients] == [False, True, True, True]
+    a, b, c = (normal(4, 2, seed=seed).requires_grad_() for seed in range(3))
+    loss = clipped_surrogate_loss(log_prob_TB=a, behaviour_log_prob_TB=b, advantage_TB=c, clip_range=0.2)
+    gradients = torch.autograd.grad(loss, [a, b, c], allow_unused=True)
+    assert [gradient is None for gradient in gradients] == [False, True, True]
 
 
 def test_standardized_numbers_equal_the_naive_reference() -> None:
@@ -313,7 +322,7 @@ def test_losses_refuse_what_would_be_broadcast() -> None:
         tensors: dict[str, Any] = dict.fromkeys(["log_prob_TB", "advantage_TB", "rho_TB"], TB) | {wrong: T1}
         with pytest.raises(ValueError, match=rf"expected tensors of one shape, got .*{wrong} \(4, 1\)"):
             policy_gradient_loss(**tensors)
-    names = ["log_prob_TB", "old_log_prob_TB", "advantage_TB", "rho_TB"]
+    names = ["log_prob_TB", "behaviour_log_prob_TB", "advantage_TB"]
     for wrong in names:
         tensors = dict.fromkeys(names, TB) | {wrong: T1}
         with pytest.raises(ValueError, match=rf"expected tensors of one shape, got .*{wrong} \(4, 1\)"):
