@@ -54,7 +54,7 @@ class Task(NamedTuple):
 
 TASKS = (
     Task("MultiRoom-N2-S4", 2e5, 5, 0.08e6, 15),
-    Task("DoorKey-8x8", 4e5, 5, 0.3e6, 60),
+    Task("DoorKey-8x8", 6e5, 5, 0.3e6, 60),
     Task("KeyCorridorS3R3", 4e5, 5, 0.6e6, 90),
     Task("MultiRoom-N6", 5e5, 5, 0.4e6, 60),
     Task("KeyCorridorS4R3", 1.3e6, 5, 1e6, 120),

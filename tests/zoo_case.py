@@ -60,6 +60,9 @@ def saved_run(
     for name, tensor in state.intrinsic.items():
         if name.startswith("modulator_out"):  # it begins at zero
             tensor.normal_(0, 0.3)
+    for name, tensor in state.running.items():
+        if name.endswith(("running_mean", "running_var")):  # they begin at 0 and 1
+            tensor.uniform_(0.5, 1.5)
     if bias is not None:
         state.policy["policy_head.weight"].zero_()
         state.policy["policy_head.bias"].copy_(torch.tensor(bias))

@@ -13,18 +13,23 @@ from leco.coding import make_coder
 from leco.learning.state import Settings, init
 from leco.learning.update import update
 from leco.methods import METHODS, find_method
-from leco.publishing import SnapshotError, acting_snapshot, load_acting
+from leco.nets.intrinsic import FeatureModule, HashModule
+from leco.networks import build
+from leco.publishing import SnapshotError, acting_params, acting_snapshot, acting_state, load_acting
 from leco.types import ParameterSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_an_actor_gets_the_policy_and_the_hash_and_nothing_else(name: str) -> None:
+ROWS = [(name, None) for name in METHODS] + [("leco", "exact"), ("leco-naive", "objects"), ("lirpg", "dsc"), ("dsc", "vq")]
+
+
+@pytest.mark.parametrize(("name", "kind"), ROWS)
+def test_an_actor_gets_the_policy_and_the_hash_and_nothing_else(name: str, kind: str | None) -> None:
     """With what it gets it acts and hashes as the learner would."""
-    nets, fresh = networks(name), networks(name)
-    state, _ = update(nets, init(nets), make_batch(), find_method(name), Settings())
+    nets, fresh, method = networks(name, kind), networks(name, kind), find_method(name, kind)
+    state, _ = update(nets, init(nets), make_batch(), method, Settings())
     sent = acting_snapshot(state, 4)
     assert sent.version == 4
     assert sent.tensors["updates"] == 1
@@ -33,8 +38,14 @@ def test_an_actor_gets_the_policy_and_the_hash_and_nothing_else(name: str) -> No
     assert policy.keys() == state.policy.keys()
     whole = {**state.intrinsic, **state.running}
     assert all(torch.equal(hash_[key], whole[key]) for key in hash_)
-    assert {key.split(".")[0].split("_")[0] for key in whole.keys() - hash_.keys()} <= {"decoder", "modulator", "value"}
-    if nets.intrinsic is not None:
+    at_home = {key.split(".")[0].split("_")[0] for key in whole.keys() - hash_.keys()}
+    assert at_home == {
+        HashModule: {"decoder", "modulator", "value"},
+        FeatureModule: {"features", "modulator", "value"},
+        type(None): set(),
+    }[type(nets.intrinsic)]
+    assert bool(hash_) == method.learns_hash
+    if isinstance(nets.intrinsic, HashModule):
         assert fresh.intrinsic is not None
         nets.intrinsic.load_state_dict(whole, strict=False)
         fresh.intrinsic.load_state_dict(hash_, strict=False)
@@ -46,6 +57,33 @@ def test_an_actor_gets_the_policy_and_the_hash_and_nothing_else(name: str) -> No
             assert coder is not None
             found.append(coder.codes(observation_N))
         np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_an_actor_of_a_run_without_a_learned_hash_gets_the_policy_alone() -> None:
+    """Modulator, V^e and their features are the learner's: an actor counts exact codes without any network."""
+    nets = networks("leco", "exact")
+    state = init(nets)
+    assert any(name.startswith("features.") for name in state.intrinsic)
+    assert any(name.startswith("features.") for name in state.running)
+    sent = acting_snapshot(state, 1)
+    assert sent.tensors.keys() == {f"policy/{name}" for name in state.policy} | {"updates"}
+    plays = acting_state(acting_params(state), networks("leco", "exact"))
+    assert (plays.intrinsic, plays.running) == ({}, {})
+    assert all(torch.equal(plays.policy[name], tensor) for name, tensor in state.policy.items())
+    # A snapshot that had them, of a run with another hash, would be refused.
+    learned = acting_snapshot(init(networks("leco")), 1)
+    with pytest.raises(SnapshotError, match="snapshot 1 is not of these networks: hash/.* is not expected"):
+        load_acting(learned, nets)
+    with pytest.raises(SnapshotError, match="snapshot 1 is not of these networks: hash/.* is missing"):
+        load_acting(sent, networks("leco"))
+
+
+def test_a_policy_of_another_width_is_refused() -> None:
+    narrow = build(find_method("no-int"), (7, 7, 3), 7, width=8)
+    sent = acting_snapshot(init(narrow), 2)
+    load_acting(sent, build(find_method("no-int"), (7, 7, 3), 7, width=8))
+    with pytest.raises(SnapshotError, match=r"snapshot 2 has float32 \[8, 32\] as policy/.*, expected float32 \[16, 32\]"):
+        load_acting(sent, build(find_method("no-int"), (7, 7, 3), 7, width=16))
 
 
 def test_a_snapshot_keeps_its_numbers() -> None:

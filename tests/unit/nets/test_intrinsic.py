@@ -11,7 +11,15 @@ from torch import Tensor
 from training_case import awaken
 
 from leco.algo.dedup import distinct
-from leco.nets.intrinsic import Intrinsic, dmlab_intrinsic, minigrid_intrinsic
+from leco.nets.intrinsic import (
+    CellFeatures,
+    FeatureModule,
+    HashModule,
+    dmlab_features,
+    dmlab_intrinsic,
+    minigrid_features,
+    minigrid_intrinsic,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +43,7 @@ def dmlab_pictures(n: int, different: int) -> Tensor:
     return torch.randint(256, (different, 72, 96, 3), dtype=torch.uint8)[torch.randint(different, (n,))]
 
 
-def nearest(net: Intrinsic, z_NDHW: Tensor) -> Tensor:
+def nearest(net: HashModule, z_NDHW: Tensor) -> Tensor:
     """The codes [N, H W]."""
     vectors_KD = net.bottleneck.get_parameter("vectors")
     z_NPD = z_NDHW.flatten(2).transpose(1, 2)
@@ -51,7 +59,7 @@ def close(actual: Tensor | None, expected: Tensor) -> None:
 class Case(NamedTuple):
     """A kind of observation: what is made for it, and the numbers of algorithm.md."""
 
-    make: Callable[[int], Intrinsic]
+    make: Callable[[int], HashModule]
     observe: Callable[[int, int], Tensor]
     codes: int
     z: tuple[int, ...]
@@ -214,3 +222,127 @@ def test_wrong_shapes_are_refused() -> None:
         minigrid_intrinsic(ACTIONS, told_novelty=True).modulate(torch.zeros(2, 576), torch.zeros(2, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"weights must have shape \[2\], one a sample, not \[3\]"):
         net.encode(torch.zeros(2, 7, 7, 3, dtype=torch.uint8), torch.ones(3))
+
+
+def one_hot(observation_NHWC: Tensor) -> Tensor:
+    """Each cell as 11 numbers for its object, 6 for its colour and 4 for its state, cell by cell: [N, 49 x 21]."""
+    rows = []
+    for view in observation_NHWC:
+        row: list[float] = []
+        for x in range(7):
+            for y in range(7):
+                for value, values in zip(view[x, y].tolist(), (11, 6, 4), strict=True):
+                    row += [float(value == each) for each in range(values)]
+        rows.append(row)
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def test_the_features_of_cells_are_a_linear_layer_on_one_hot_vectors() -> None:
+    """Values and gradients."""
+    features, views_N = CellFeatures(5).double(), minigrid_views(20, 9)
+    views_N[0] = torch.tensor([10, 5, 3])  # the largest of each
+    with torch.no_grad():
+        features.bias.normal_()
+    table, bias = (p.detach().clone().requires_grad_() for p in (features.table, features.bias))
+    assert table.shape == (49 * 21, 5)
+    expected_NF, found_NF = torch.relu(one_hot(views_N) @ table + bias), features(views_N)
+    torch.testing.assert_close(found_NF, expected_NF, rtol=1e-12, atol=1e-12)
+    assert 0 < int((found_NF == 0).sum()) < found_NF.numel()
+    upstream_NF = torch.randn_like(found_NF)
+    expected = torch.autograd.grad(expected_NF, [table, bias], upstream_NF)
+    found = torch.autograd.grad(found_NF, [features.table, features.bias], upstream_NF)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_every_value_of_every_cell_has_a_row_of_its_own() -> None:
+    """By hand: what one more object at a place adds is the difference of two rows of the table."""
+    features, nothing = CellFeatures(3), torch.zeros(1, 7, 7, 3, dtype=torch.uint8)
+    with torch.no_grad():
+        features.table.abs_()
+        features.bias.fill_(100.0)  # so that the ReLU lets everything pass
+    for x, y, channel, value, row in ((0, 0, 0, 3, 3), (0, 1, 1, 5, 21 + 11 + 5), (6, 6, 2, 3, 48 * 21 + 17 + 3)):
+        view = nothing.clone()
+        view[0, x, y, channel] = value
+        added_F = (features(view) - features(nothing))[0]
+        torch.testing.assert_close(added_F, features.table[row] - features.table[row - value], rtol=0, atol=1e-4)
+
+
+def test_the_gradient_of_the_features_of_cells() -> None:
+    features, views_N = CellFeatures(2).double(), minigrid_views(4, 3)
+
+    def called(table: Tensor, bias: Tensor) -> Tensor:
+        output: Tensor = torch.func.functional_call(features, {"table": table, "bias": bias}, (views_N,))
+        return output
+
+    given = [p.detach().clone().requires_grad_() for p in features.parameters()]
+    assert torch.autograd.gradcheck(called, given, fast_mode=True)
+
+
+def test_a_value_that_minigrid_does_not_have_counts_as_the_largest() -> None:
+    features = CellFeatures(4)
+    largest = torch.tensor([10, 5, 3], dtype=torch.uint8).expand(1, 7, 7, 3)
+    for strange in (torch.full((1, 7, 7, 3), 255, dtype=torch.uint8), largest + 1):
+        assert torch.equal(features(strange), features(largest))
+
+
+def test_the_features_begin_of_the_size_of_one() -> None:
+    """147 rows of a cell's table add up to numbers of variance 1, before the ReLU."""
+    features = CellFeatures(512)
+    with torch.no_grad():
+        features.bias.fill_(100.0)
+        spread = (features(minigrid_views(20, 20)) - 100).std()
+    assert 0.9 < spread < 1.1
+
+
+FEATURES = [
+    pytest.param(minigrid_features, minigrid_views, 128, id="minigrid"),
+    pytest.param(dmlab_features, dmlab_pictures, 384, id="dmlab"),
+]
+
+
+@pytest.mark.parametrize(("make", "observe", "width"), FEATURES)
+def test_without_a_learned_hash_modulator_and_value_begin_at_zero_too(
+    make: Callable[..., FeatureModule], observe: Callable[[int, int], Tensor], width: int
+) -> None:
+    net, observation_N, action_N = make(ACTIONS), observe(4, 4), torch.tensor([0, 1, 2, 6])
+    z_NF = net.encode(observation_N, torch.ones(4))
+    assert z_NF.shape == (4, width)
+    assert len(z_NF.unique(dim=0)) == len(observation_N.unique(dim=0)) > 1, "they tell observations apart"
+    scores_NA, value_N = net.modulate(z_NF, action_N), net.value(z_NF)
+    assert (scores_NA.shape, value_N.shape) == ((4, ACTIONS), (4,))
+    assert not scores_NA.any()
+    assert not value_N.any()
+    told = make(ACTIONS, told_novelty=True)
+    z_NF = told.encode(observation_N)
+    assert (told.modulate(z_NF, action_N, novelty_N=torch.ones(4)) != 0).all()
+    assert not told.value(z_NF).any()
+
+
+@pytest.mark.parametrize(("make", "observe", "width"), FEATURES)
+def test_without_a_learned_hash_modulator_and_value_train_features_of_their_own(
+    make: Callable[..., FeatureModule], observe: Callable[[int, int], Tensor], width: int
+) -> None:
+    net = awaken(make(ACTIONS))
+    assert isinstance(net, FeatureModule)
+    z_NF = net.encode(observe(4, 4), torch.ones(4))
+    parameters = dict(net.features.named_parameters())
+    for output in (net.modulate(z_NF, torch.zeros(4, dtype=torch.int64)), net.value(z_NF)):
+        loss = (output * torch.randn_like(output)).sum()
+        for name, gradient in zip(
+            parameters, torch.autograd.grad(loss, list(parameters.values()), retain_graph=True), strict=True
+        ):
+            assert gradient.any(), name
+    with pytest.raises(ValueError, match=rf"z must have shape \[N, {width}\], not \[4, {width - 1}\]"):
+        net.value(z_NF[:, 1:])
+
+
+def test_observations_with_multiplicities_have_the_features_of_pixels_that_all_of_them_have() -> None:
+    """Its batch norms see each picture as often as it occurs."""
+    pictures_N = dmlab_pictures(12, 3)
+    found = distinct(pictures_N)
+    plain = dmlab_features(ACTIONS).double()
+    weighted = copy.deepcopy(plain)
+    expected = plain.encode(pictures_N).detach()
+    close(weighted.encode(found.observation_UO, found.multiplicity_U)[found.index_N], expected)
+    for wanted, kept in zip(plain.buffers(), weighted.buffers(), strict=True):
+        close(kept.double(), wanted.double())

@@ -1,0 +1,86 @@
+"""Which networks there are for which method, hash and width."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from leco.coding import make_coder
+from leco.methods import METHODS, Hash, Modulation, Novelty, find_method
+from leco.nets.bottleneck import Bits, Codebook
+from leco.nets.curiosity import Dynamics, Rnd
+from leco.nets.intrinsic import FeatureModule, HashModule
+from leco.nets.policy import DmlabPolicy, MiniGridPolicy
+from leco.networks import build
+
+SHAPE, PIXELS, A = (7, 7, 3), (72, 96, 3), 5
+KINDS = (None, "vq", "ae-lsh", "dsc", "exact", "objects")
+ROWS = [
+    (name, kind) for name, method in METHODS.items() for kind in KINDS if kind is None or method.hash is not Hash.NONE
+]
+NOVELTIES = {Novelty.GAIN: Rnd, Novelty.ERROR: Rnd, Novelty.IMPACT: Dynamics, Novelty.ADVERSARIAL: MiniGridPolicy}
+
+
+@pytest.mark.parametrize(("name", "kind"), ROWS)
+def test_every_method_has_networks_for_every_hash(name: str, kind: str | None) -> None:
+    torch.manual_seed(0)
+    method = find_method(name, kind)
+    nets = build(method, SHAPE, A, width=16)
+    net = nets.intrinsic
+    if method.hash in (Hash.VQ, Hash.AE_LSH):
+        assert isinstance(net, HashModule)
+        assert isinstance(net.bottleneck, Codebook if method.hash is Hash.VQ else Bits)
+    elif method.modulation is not Modulation.NONE:
+        assert isinstance(net, FeatureModule)
+    else:
+        assert net is None
+    if net is not None:
+        told = method.modulation is Modulation.REPLACING
+        hidden = net.modulator_in.out_features
+        assert net.modulator_out.weight.shape == (A, hidden + A + told)
+    assert isinstance(nets.novelty, NOVELTIES.get(method.novelty, type(None)))
+    coder = make_coder(method, SHAPE, net and net.eval())
+    assert (coder is not None) == method.counts
+    view = torch.zeros(2, *SHAPE, dtype=torch.uint8).numpy()
+    assert coder is None or coder.codes(view).shape == (2, coder.width)
+
+
+@pytest.mark.parametrize("width", [1, 64, 256])
+def test_a_policy_is_as_wide_as_is_asked_for_and_so_is_its_adversary(width: int) -> None:
+    nets = build(find_method("agac"), SHAPE, A, width=width)
+    for policy in (nets.policy, nets.novelty):
+        assert isinstance(policy, MiniGridPolicy)
+        assert policy.core.weight_ih[0].shape == policy.core.weight_hh[0].shape == (4 * width, width)
+        assert policy.policy_head.weight.shape == (A, width)
+        state = policy.initial_state(3)
+        assert state.shape == (1, 2, 3, width)
+        seen = torch.zeros(2, 3, *SHAPE, dtype=torch.uint8)
+        output = policy(seen, torch.zeros(2, 3, dtype=torch.bool), torch.zeros(2, 3), torch.zeros(2, 3), state)
+        assert output.logits_TBA.shape == (2, 3, A)
+        assert output.state.shape == state.shape
+
+
+def test_a_policy_is_as_wide_as_the_papers_unless_another_is_asked_for() -> None:
+    assert build(find_method("no-int"), SHAPE, A).policy.core.hidden_size == 256
+
+
+@pytest.mark.parametrize("kind", [None, "exact"])
+def test_networks_for_pixels(kind: str | None) -> None:
+    """The core sees the last action and reward beside features of the width that is asked for."""
+    nets = build(find_method("leco", kind), PIXELS, A, width=32)
+    assert isinstance(nets.policy, DmlabPolicy)
+    assert nets.policy.core.hidden_size == 32 + A + 1
+    assert isinstance(nets.intrinsic, HashModule if kind is None else FeatureModule)
+
+
+def test_nothing_of_a_width_is_in_the_intrinsic_module() -> None:
+    narrow, wide = (build(find_method("leco", "exact"), SHAPE, A, width=width).intrinsic for width in (8, 64))
+    assert narrow is not None
+    assert wide is not None
+    shapes = [{name: p.shape for name, p in net.named_parameters()} for net in (narrow, wide)]
+    assert shapes[0] == shapes[1]
+
+
+def test_observations_of_another_shape_are_refused_with_those_that_are_known() -> None:
+    with pytest.raises(ValueError, match=r"of shape \(7, 7, 3\) and \(72, 96, 3\), not \(8, 8, 3\)"):
+        build(find_method("leco"), (8, 8, 3), A)
