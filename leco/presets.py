@@ -38,7 +38,7 @@ normalize_advantages = true
 max_gradient_norm = 0.5
 policy_learning_rate = 1e-3
 eps = 1e-5
-entropy = 0.01
+entropy = 0.02
 trace_decay = 0.9
 reward_scale = 10
 go_on_after_cuts = true
@@ -55,11 +55,11 @@ decoded = 96
 # What a method has of its own in it: alpha, chosen by one search for all, and LECO's hash.
 LAPTOP_METHODS = {
     "leco": """\
-[hash]
-kind = "exact"
+training.alpha = 0.008
+hash.kind = "exact"
 """,
-    "exact": "training.alpha = 0.005",
-    "objects": "training.alpha = 0.005",
+    "exact": "training.alpha = 0.004",
+    "objects": "training.alpha = 0.004",
 }
 
 # Pixels, for as few frames: V-trace in a single pass. Steps are large and have no momentum, so that delay does not make them

@@ -19,6 +19,7 @@ from leco.config import ConfigError, to_toml
 from leco.machine import CLOCK_ZERO, COMMAND, process_start, typed_command
 from leco.methods import find_method
 from leco.report.metrics import read_table
+from leco.zoo import is_entry
 from services.progress import Progress, verdict
 from services.train_flags import add_flags, read_experiment
 
@@ -46,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ConfigError, OSError) as error:
         parser.error(str(error))
     folder: Path = given.run or Path("runs") / f"{experiment.task}-{experiment.method}-{experiment.seed}"
+    if is_entry(folder):
+        parser.error(f"{folder} is an entry of the zoo, which is only played: choose another folder with --run")
     how = {"actors": given.actors, "store": given.store, "threads": given.threads}
     sys.exit(train(experiment, folder, **how, began=process_start()))
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from leco.config import Actors, ConfigError, Experiment, Learning, parse, to_toml
 from leco.envs.registry import TASKS
-from leco.methods import METHODS
+from leco.experiment import Network, method_of
+from leco.methods import METHODS, Hash
 from leco.presets import PRESETS
 from leco.settings import HashSize, Settings
 
@@ -27,12 +28,17 @@ shares = st.floats(0, 1)
 def experiments(draw: st.DrawFn) -> Experiment:
     batch = draw(st.integers(1, 1000))
     turn = draw(st.integers(1, 8))
+    task = draw(st.sampled_from(sorted(TASKS)))
+    grid = TASKS[task].observation_shape == (7, 7, 3)
+    method = draw(st.sampled_from(sorted(name for name in METHODS if grid or name != "objects")))
+    kinds = ["vq", "ae-lsh", "dsc", "exact", *(["objects"] if grid else [])]
+    length, reuse = draw(counts), draw(st.booleans())
     return Experiment(
-        task=draw(st.sampled_from(sorted(TASKS))),
-        method=draw(st.sampled_from(sorted(METHODS))),
+        task=task,
+        method=method,
         seed=draw(st.integers(0, 2**63)),
         frames=draw(counts),
-        actors=Actors(environments=batch * turn, unroll=draw(counts)),
+        actors=Actors(environments=batch * turn, unroll=length * draw(st.integers(1, 9))),
         learner=Learning(
             batch=batch,
             queue=batch + draw(st.integers(0, 100)),
@@ -64,8 +70,19 @@ def experiments(draw: st.DrawFn) -> Experiment:
             modulator_learning_rate=draw(st.none() | rates),
             adversary=draw(amounts),
             reward_shaping=draw(st.sampled_from(["none", "soft-asymmetric"])),
+            epochs=draw(counts) if reuse else 1,
+            minibatches=draw(counts) if reuse else 1,
+            sequence_length=draw(st.sampled_from([None, length, 10**11])),
+            clip_range=draw(rates if reuse else st.none() | rates),
+            normalize_advantages=draw(st.booleans()),
+            episodic_bonus=draw(st.sampled_from(["inverse-sqrt", "first-visit"])),
+            center_bonus=draw(st.booleans()),
+            penalty_on_revisits=draw(st.booleans()),
+            earned_trust=draw(st.booleans()),
         ),
+        network=Network(width=draw(counts)),
         hash=HashSize(
+            kind=None if METHODS[method].hash is Hash.NONE else draw(st.none() | st.sampled_from(kinds)),
             size=draw(st.none() | st.sampled_from([(2, 3), (4, 6)])),
             codes=draw(st.none() | st.integers(2, 256)),
             bits=draw(st.none() | st.integers(1, 2048)),
@@ -81,10 +98,15 @@ def test_what_is_written_is_read_back(experiment: Experiment) -> None:
 
 def test_every_value_is_written_also_those_that_are_defaults() -> None:
     text = to_toml(parse(TASK))
-    for section in (Actors, Learning, Settings):
+    off = []
+    for section in (Actors, Learning, Network, Settings, HashSize):
         for field in dataclasses.fields(section):
-            if field.name not in ("max_gradient_norm", "decoded", "modulator_learning_rate"):
+            if field.default is None:
+                off.append(field.name)
+            else:
                 assert f"\n{field.name.rstrip('_')} = " in text, field.name
+    training = ["modulator_learning_rate", "max_gradient_norm", "decoded", "sequence_length", "clip_range"]
+    assert off == [*training, "kind", "size", "codes", "bits"], "these are off unless they are given"
     assert "lambda_" not in text
     assert "None" not in text
 
@@ -150,6 +172,27 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("training.intrinsic_learning_rate", -1e-9, "expected more than 0"),
         ("training.eps", 0, "expected more than 0"),
         ("training.reward_scale", 0, "expected more than 0"),
+        ("training.epochs", 0, "training.epochs is 0, expected more than 0"),
+        ("training.epochs", -3, "training.epochs is -3, expected more than 0"),
+        ("training.minibatches", 0, "training.minibatches is 0, expected more than 0"),
+        ("network.width", 0, "network.width is 0, expected more than 0"),
+        ("network.width", -64, "network.width is -64, expected more than 0"),
+        ("training.sequence_length", 0, "is 0, expected at least 1; leave it out for whole unrolls"),
+        ("training.sequence_length", -1, "is -1, expected at least 1; leave it out for whole unrolls"),
+        (
+            "training.sequence_length",
+            36,
+            "training.sequence_length is 36, expected a divisor of actors.unroll (96), which is cut into sequences",
+        ),
+        ("training.clip_range", 0, "is 0.0, expected more than 0; leave it out for the plain policy gradient"),
+        ("training.clip_range", -0.2, "is -0.2, expected more than 0; leave it out for the plain policy gradient"),
+        (
+            "training.epochs",
+            2,
+            "training.clip_range is left out, expected a number such as 0.2 because training.epochs or "
+            "training.minibatches is more than 1: the plain policy gradient is right for one step only",
+        ),
+        ("training.minibatches", 2, "training.clip_range is left out, expected a number such as 0.2 because"),
         ("training.gamma", 1.001, "expected 0 to 1"),
         ("training.gamma", -0.001, "expected 0 to 1"),
         ("training.lambda", 1.001, "expected 0 to 1"),
@@ -173,6 +216,9 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("training.adversary", -0.1, "expected 0 or more"),
         ("training.inter_episode", 1.1, "expected 0 to 1"),
         ("training.reward_shaping", "hard", "expected one of 'none', 'soft-asymmetric'"),
+        ("training.episodic_bonus", "second", "expected one of 'inverse-sqrt', 'first-visit'"),
+        ("hash.kind", "md5", "hash.kind is 'md5', expected one of 'vq', 'ae-lsh', 'dsc', 'exact', 'objects'"),
+        ("hash.kind", "-", "hash.kind is '-', expected one of 'vq'"),
         ("hash.size", [0, 3], "expected a height and a width from 1 to 16"),
         ("hash.size", [3, 17], "expected a height and a width from 1 to 16"),
         ("hash.size", [3], "expected a list of 2 numbers"),
@@ -191,6 +237,17 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("training.alpha", float("inf"), "expected a number"),
         ("training.alpha", False, "expected a number"),
         ("learner.deterministic", 1, "expected true or false"),
+        ("training.epochs", 1.5, "training.epochs is 1.5, expected a whole number"),
+        ("training.minibatches", "all", "expected a whole number"),
+        ("training.sequence_length", 0.5, "expected a whole number"),
+        ("training.clip_range", "some", "expected a number"),
+        ("network.width", 64.5, "expected a whole number"),
+        ("network", 64, "network is 64, expected a section [network]"),
+        ("hash.kind", 3, "hash.kind is 3, expected one of"),
+        ("training.normalize_advantages", 1, "expected true or false"),
+        ("training.center_bonus", "yes", "expected true or false"),
+        ("training.penalty_on_revisits", 0, "expected true or false"),
+        ("training.earned_trust", 1, "expected true or false"),
         ("training.policy_betas", [0.9], "expected a list of 2 numbers"),
         ("training.policy_betas", 0.9, "expected a list of 2 numbers"),
         ("training.policy_betas", [0.9, "x"], "expected a number"),
@@ -220,6 +277,14 @@ def test_a_value_out_of_range_or_of_another_kind_is_refused_with_its_key(key: st
         ("learner.queue", 16),
         ("training.decoded", 1),
         ("training.inter_episode", 1),
+        ("training.epochs", 1),
+        ("training.minibatches", 1),
+        ("training.sequence_length", 1),
+        ("training.sequence_length", 96),
+        ("training.sequence_length", 97),  # more than an unroll has is all of it
+        ("training.clip_range", 1e-9),
+        ("network.width", 1),
+        ("hash.kind", "objects"),
         ("training.adversary", 0),
         ("hash.size", [1, 16]),
         ("hash.codes", 2),
@@ -266,6 +331,56 @@ def test_what_does_not_fit_the_method_is_refused() -> None:
         parse("", {"task": "vizdoom-deathmatch", "hash.size": [3, 3]})
     parse("", {"task": "vizdoom-deathmatch", "hash.size": [4, 6]})
     parse("", {"task": "vizdoom-deathmatch", "method": "dsc", "hash.size": [3, 3]})
+
+
+@pytest.mark.parametrize("kind", ["vq", "ae-lsh", "dsc", "exact", "objects"])
+def test_a_method_counts_with_the_hash_that_is_asked_for(kind: str) -> None:
+    for method in ("leco", "vq-only", "exact", "noveld", "lirpg"):
+        experiment = parse(TASK, {"method": method, "hash.kind": kind})
+        assert experiment.hash.kind == kind
+        assert method_of(experiment) == dataclasses.replace(METHODS[method], hash=Hash(kind))
+        assert parse(to_toml(experiment)) == experiment
+    assert method_of(parse(TASK)) == METHODS["leco"]
+
+
+@pytest.mark.parametrize("method", ["no-int", "rnd"])
+def test_a_method_without_a_hash_is_asked_for_none(method: str) -> None:
+    message = f"hash.kind is 'exact', but method '{method}' has no hash: leave it out"
+    with pytest.raises(ConfigError, match=message):
+        parse(TASK, {"method": method, "hash.kind": "exact"})
+    with pytest.raises(ConfigError, match=message):
+        method_of(Experiment(task="Empty-5x5", method=method, hash=HashSize(kind="exact")))
+    assert method_of(parse(TASK, {"method": method})) == METHODS[method]
+
+
+@pytest.mark.parametrize("task", ["vizdoom-deathmatch", "lasertag_three_opponents_small"])
+def test_objects_are_counted_in_views_of_minigrid_alone(task: str) -> None:
+    message = f"{task} shows pixels, and objects are counted in views of MiniGrid: choose another method or hash.kind"
+    for asked in ({"method": "objects"}, {"hash.kind": "objects"}, {"method": "vq-only", "hash.kind": "objects"}):
+        with pytest.raises(ConfigError, match=message):
+            parse("", {"task": task, **asked})
+    for kind in ("vq", "ae-lsh", "dsc", "exact"):
+        assert parse("", {"task": task, "method": "objects", "hash.kind": kind}).hash.kind == kind
+    assert parse("", {"task": "Empty-5x5", "method": "objects"}).method == "objects"
+
+
+def test_the_size_of_a_hash_of_pixels_is_free_where_it_is_not_learned() -> None:
+    pixels: dict[str, Any] = {"task": "vizdoom-deathmatch", "hash.size": [3, 3]}
+    with pytest.raises(ConfigError, match="for a learned hash of pixels"):
+        parse("", {**pixels, "method": "dsc", "hash.kind": "vq"})
+    assert parse("", {**pixels, "method": "leco", "hash.kind": "dsc"}).hash.size == (3, 3)
+
+
+def test_a_batch_may_be_learned_from_more_than_once_if_steps_are_clipped() -> None:
+    reuse = {"training.epochs": 4, "training.minibatches": 8, "training.sequence_length": 32, "training.clip_range": 0.2}
+    training = parse(TASK, reuse).training
+    assert (training.epochs, training.minibatches, training.sequence_length, training.clip_range) == (4, 8, 32, 0.2)
+    assert parse(TASK, {"training.clip_range": 0.2}).training.clip_range == 0.2, "a single clipped step is one too"
+    assert parse(TASK, {"training.sequence_length": 32}).training.clip_range is None, "and so are sequences in one pass"
+    divided = parse(TASK, {"actors.unroll": 100, "training.sequence_length": 25})
+    assert divided.training.sequence_length == 25
+    with pytest.raises(ConfigError, match=r"training.sequence_length is 32, expected a divisor of actors.unroll \(100\)"):
+        parse(TASK, {**reuse, "actors.unroll": 100})
 
 
 def test_a_whole_number_may_be_written_with_an_exponent_and_a_number_without_a_point() -> None:
@@ -325,6 +440,88 @@ def test_a_preset_that_is_none_is_refused_with_the_nearest_name() -> None:
         parse(TASK, {"preset": 3})
 
 
+GRIDS = [name for name, task in TASKS.items() if task.observation_shape == (7, 7, 3)]
+PICTURES = [name for name in TASKS if name not in GRIDS]
+
+
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_can_be_used(name: str) -> None:
-    parse(TASK, {"preset": name})
+def test_every_preset_can_be_used_with_every_task_and_method(name: str, method: str) -> None:
+    for task in GRIDS if method == "objects" else TASKS:
+        experiment = parse("", {"task": task, "method": method, "preset": name})
+        assert parse(to_toml(experiment)) == experiment, "and a run folder says all of it without the preset"
+
+
+def test_the_paper_is_the_defaults_and_nothing_else() -> None:
+    """But for what a task or a method says itself, as it does without a preset."""
+    assert parse(TASK, {"preset": "paper"}) == Experiment(task="Empty-5x5")
+    for task in TASKS:
+        for method in ("leco", "agac"):
+            asked = {"task": task, "method": method}
+            assert parse("", {**asked, "preset": "paper"}) == parse("", asked)
+    defaults = Settings()
+    assert (defaults.epochs, defaults.minibatches, defaults.sequence_length, defaults.clip_range) == (1, 1, None, None)
+    assert not (defaults.normalize_advantages or defaults.center_bonus or defaults.penalty_on_revisits)
+    assert (defaults.episodic_bonus, defaults.earned_trust) == ("inverse-sqrt", False)
+    assert (Network().width, HashSize()) == (256, HashSize(kind=None, size=None, codes=None, bits=None))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_laptop_has_one_preset_for_every_task_of_minigrid(method: str) -> None:
+    """Nothing is chosen for a task but its discount, which is the paper's."""
+    first, *others = (parse("", {"task": task, "method": method, "preset": "laptop"}) for task in GRIDS)
+    assert others
+    for other in others:
+        assert other.training.gamma == TASKS[other.task].gamma
+        training = dataclasses.replace(other.training, gamma=first.training.gamma)
+        assert dataclasses.replace(other, task=first.task, training=training) == first
+
+
+def test_the_laptops_methods_differ_in_what_they_say_themselves_and_in_nothing_else() -> None:
+    """One search for all: alpha and the novelty's rate, and the hash that LECO counts with."""
+    leco = parse(TASK, {"preset": "laptop"})
+    for method in METHODS:
+        other = parse(TASK, {"method": method, "preset": "laptop"})
+        own = {"alpha": leco.training.alpha, "novelty_learning_rate": leco.training.novelty_learning_rate}
+        training = dataclasses.replace(other.training, **own)
+        assert dataclasses.replace(other, method="leco", training=training, hash=leco.hash) == leco
+        assert other.hash == HashSize(kind="exact" if method == "leco" else None)
+
+
+def test_on_a_laptop_leco_counts_whole_observations_unless_it_is_told_otherwise() -> None:
+    assert parse(TASK, {"preset": "laptop"}).hash == HashSize(kind="exact")
+    assert method_of(parse(TASK, {"preset": "laptop"})).hash is Hash.EXACT
+    for kind in ("vq", "ae-lsh", "dsc", "objects"):
+        assert method_of(parse(TASK, {"preset": "laptop", "hash.kind": kind})).hash is Hash(kind)
+    for method in ("leco-ae-lsh", "vq-only"):
+        assert method_of(parse(TASK, {"preset": "laptop", "method": method})) == METHODS[method]
+
+
+def test_the_laptop_learns_from_a_batch_more_than_once_where_it_sees_minigrid() -> None:
+    """By turns, on policy, with a narrow policy; and every batch is one turn of the actors."""
+    experiment = parse(TASK, {"preset": "laptop"})
+    training, learner, actors = experiment.training, experiment.learner, experiment.actors
+    assert training.epochs > 1
+    assert training.minibatches > 1
+    assert training.clip_range is not None
+    assert learner.synchronous
+    assert actors.environments == learner.batch == learner.queue
+    assert experiment.network.width < 256
+    assert training.sequence_length is not None
+    assert learner.batch * actors.unroll // training.sequence_length % training.minibatches == 0, "all alike"
+
+
+@pytest.mark.parametrize("task", PICTURES)
+def test_the_laptop_learns_from_pixels_in_a_single_pass(task: str) -> None:
+    experiment = parse("", {"task": task, "preset": "laptop"})
+    training = experiment.training
+    assert (training.epochs, training.minibatches, training.sequence_length, training.clip_range) == (1, 1, None, None)
+    assert (training.episodic_bonus, training.center_bonus, training.penalty_on_revisits) == (
+        "inverse-sqrt",
+        False,
+        False,
+    )
+    assert (experiment.network, experiment.hash) == (Network(), HashSize())
+    assert (experiment.actors, experiment.learner) == (Actors(), Learning())
+    assert training != parse("", {"task": task}).training
+    assert training.reward_scale == 20

@@ -9,15 +9,22 @@ first visit is paid only once.
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
+import pytest
 import torch
 from torch.func import functional_call
+from training_case import make_batch, networks
 
+from leco.learning.rewards import explained_variance, running_trust
 from leco.learning.state import Batch, Networks, Settings, TrainingState, init
 from leco.learning.update import update
 from leco.methods import find_method
 from leco.nets.intrinsic import minigrid_features
 from leco.nets.policy import MiniGridPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 T, B, A = 16, 16, 3
 LUCKY, UPDATES = 8, 40
@@ -119,3 +126,59 @@ def test_with_the_guard_it_does_not() -> None:
     entropy, still, _ = train(guarded=True)
     assert entropy > COLLAPSED
     assert still < 0.5
+
+
+def flat(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors.values()])
+
+
+def test_a_modulator_counts_as_far_as_it_is_trusted() -> None:
+    nets, batch, method = networks("leco", "exact"), make_batch(), find_method("leco", "exact")
+    state = init(nets)
+    full, half, none = (
+        update(nets, state._replace(trust=torch.tensor(trust, dtype=torch.float64)), batch, method, Settings(earned_trust=True))
+        for trust in (1.0, 0.5, 0.0)
+    )
+    assert full[1]["r_ta"] != 0
+    assert half[1]["r_ta"] == pytest.approx(0.5 * full[1]["r_ta"])
+    assert none[1]["r_ta"] == 0
+    plain, _ = update(nets, state, batch, method, Settings())
+    assert torch.equal(flat(full[0].policy), flat(plain.policy)), "trusted it is as without the setting"
+    # Not trusted at all, the policy learns as if there were only the count, and the modulator has nothing to learn from.
+    counted, _ = update(nets, state, batch, find_method("exact"), Settings(alpha=0.5 * Settings().alpha))
+    torch.testing.assert_close(flat(none[0].policy), flat(counted.policy), rtol=1e-9, atol=1e-12)
+    assert none[0].intrinsic_adam.mean["modulator_out.weight"].abs().max() == 0
+
+
+def test_trust_is_what_the_value_of_the_task_explains() -> None:
+    target_TB = torch.tensor([[0.0, 1.0], [2.0, 3.0]], dtype=torch.float64)
+    assert explained_variance(target_TB, target_TB) == 1
+    assert explained_variance(torch.zeros(2, 2), target_TB) == 0
+    assert explained_variance(target_TB + 5, target_TB) == 1, "a constant error is no variance"
+    # Errors 0, 0, 0, 1: variance 1/4, of targets 5/3.
+    off_TB = target_TB - torch.tensor([[0.0, 0.0], [0.0, 1.0]])
+    assert explained_variance(off_TB, target_TB).item() == pytest.approx(1 - 0.25 / (5 / 3))
+    nothing_TB = torch.zeros(2, 2)
+    assert explained_variance(nothing_TB, nothing_TB) == 0, "before the first reward there is nothing to explain"
+    before = torch.tensor(0.4, dtype=torch.float64)
+    assert running_trust(before, target_TB, target_TB).item() == pytest.approx(0.95 * 0.4 + 0.05)
+    assert running_trust(before, -9 * target_TB, target_TB).item() == pytest.approx(0.95 * 0.4), "never below 0"
+
+
+def test_trust_begins_at_zero_and_grows_when_the_task_rewards() -> None:
+    torch.manual_seed(1)
+    policy = MiniGridPolicy(A, 32)
+    networks_ = Networks(policy, minigrid_features(A))
+    state, generator = init(networks_), torch.Generator().manual_seed(2)
+    settings = dataclasses.replace(SETTINGS, earned_trust=True)
+    told = []
+    with torch.no_grad():
+        for number in range(24):
+            batch = play(policy, state, generator, lucky=False)
+            there_TB = batch.observation_TBO[:-1, :, 0, 0, 0] == 4  # one place in four is worth something
+            batch = batch._replace(reward_TB=there_TB.float() * (number >= 4))
+            with torch.enable_grad():
+                state, stats = update(networks_, state, batch, find_method("leco", "exact"), settings)
+            told.append(stats["trust"])
+    assert told[:4] == [0, 0, 0, 0]
+    assert 0 < told[-1] == state.trust.item() < 1

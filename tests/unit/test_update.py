@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +25,18 @@ if TYPE_CHECKING:
 CURIOUS = ("noveld", "rnd", "ride", "agac")
 UNTRAINED = ("value_head.weight", "value_head.bias")  # AGAC's adversary has no use for a value
 MODULATED = ("leco", "leco-ae-lsh", "leco-naive", "lirpg")
+ROWS = [(name, None) for name in METHODS] + [("leco", "exact"), ("leco-naive", "objects"), ("lirpg", "dsc"), ("exact", "vq")]
+REUSE = Settings(
+    epochs=2,
+    minibatches=3,
+    sequence_length=3,
+    clip_range=0.2,
+    normalize_advantages=True,
+    max_gradient_norm=0.5,
+    episodic_bonus="first-visit",
+    center_bonus=True,
+    penalty_on_revisits=True,
+)
 
 
 def flat(tensors: Mapping[str, Tensor]) -> Tensor:
@@ -34,12 +47,13 @@ def copied(state: TrainingState) -> TrainingState:
     return copy.deepcopy(state)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_step_moves_what_the_method_trains_and_nothing_else(name: str) -> None:
-    nets, batch = networks(name), make_batch()
+@pytest.mark.parametrize("settings", [Settings(), REUSE], ids=["single", "reuse"])
+@pytest.mark.parametrize(("name", "kind"), ROWS)
+def test_a_step_moves_what_the_method_trains_and_nothing_else(name: str, kind: str | None, settings: Settings) -> None:
+    nets, batch = networks(name, kind), make_batch()
     state = init(nets)
     before = copied(state)
-    after, stats = update(nets, state, batch, find_method(name), Settings())
+    after, stats = update(nets, state, batch, find_method(name, kind), settings)
     assert all(torch.isfinite(torch.tensor(value)) for value in stats.values())
     assert after.updates == 1
     assert not torch.equal(flat(after.policy), flat(state.policy))
@@ -55,7 +69,7 @@ def test_a_step_moves_what_the_method_trains_and_nothing_else(name: str) -> None
     modulator = {key for key in state.intrinsic if key.startswith(("modulator", "value_head"))}
     hash_parts = set(state.intrinsic) - modulator
     assert moved == (hash_parts | modulator if name in MODULATED else hash_parts)
-    assert bool(moved) == (name not in ("no-int", "dsc", "exact", "objects", "rnd"))
+    assert bool(moved) == (kind == "vq" or name not in ("no-int", "dsc", "exact", "objects", "rnd"))
     still = {key for key, value in after.novelty.items() if torch.equal(value, state.novelty[key])}
     assert still == {key for key in state.novelty if key.startswith("target") or key in UNTRAINED}
     assert bool(state.novelty) == (name in CURIOUS)
@@ -69,13 +83,16 @@ def test_a_step_moves_what_the_method_trains_and_nothing_else(name: str) -> None
 
 
 @pytest.mark.parametrize("inner_loss", ["policy-gradient", "whole"])
-@pytest.mark.parametrize("name", ["leco", "leco-ae-lsh"])
-def test_a_step_depends_on_its_inputs_alone(name: str, inner_loss: str) -> None:
-    nets, batch = networks(name), make_batch()
-    settings = Settings(inner_loss=inner_loss, decoded=3)  # type: ignore[arg-type]
-    first, first_stats = update(nets, init(nets), batch, find_method(name), settings)
+@pytest.mark.parametrize(
+    ("name", "kind", "settings"),
+    [("leco", None, Settings()), ("leco-ae-lsh", None, Settings()), ("leco", "exact", REUSE), ("leco", None, REUSE)],
+)
+def test_a_step_depends_on_its_inputs_alone(name: str, kind: str | None, settings: Settings, inner_loss: str) -> None:
+    nets, batch, method = networks(name, kind), make_batch(), find_method(name, kind)
+    settings = dataclasses.replace(settings, inner_loss=inner_loss, decoded=3)  # type: ignore[arg-type]
+    first, first_stats = update(nets, init(nets), batch, method, settings)
     torch.manual_seed(99)
-    second, second_stats = update(nets, init(nets), batch, find_method(name), settings)
+    second, second_stats = update(nets, init(nets), batch, method, settings)
     assert first_stats == second_stats
     assert torch.equal(flat(first.policy), flat(second.policy))
     assert torch.equal(flat(first.intrinsic), flat(second.intrinsic))
