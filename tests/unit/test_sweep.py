@@ -107,7 +107,7 @@ def test_every_combination_is_a_run_with_a_name_of_its_own(planned: Planned) -> 
         e = one.experiment
         assert (e.task, e.method, e.training.lambda_, e.seed) == (task, method, float(value), int(seed))
         assert (e.frames, e.learner.keep) == (1_000_000, 2)
-        assert e.training.policy_learning_rate == 5e-4  # as `leco train`: the laptop preset
+        assert e.training.epochs == 4  # as `leco train`: the laptop preset
         assert one.varied == {"training.lambda": value}
 
 
