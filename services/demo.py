@@ -36,7 +36,7 @@ EXPERIMENT = """\
 task = "MultiRoom-N6"
 preset = "laptop"
 frames = 1.2e6
-until = 0.95
+until = 0.98
 """
 EPISODES = 100
 OF_THE_ZOO, ZOO_EPISODES = "KeyCorridorS6R3", 20
@@ -56,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(str(error))
     torch.set_num_threads(1)
     task = find_task(experiment.task)
-    sys.stdout.write(f"Training until 95 % of the last 100 episodes are solved. {task.name} is {task.description}.\n")
+    goal = f"until {100 * (experiment.until or 1):g} % of the last 100 episodes are solved"
+    sys.stdout.write(f"Training {goal}. {task.name} is {task.description}.\n")
     code = train(experiment, folder, actors=1, store="memory", threads=1, began=process_start())
     if code != 0:
         sys.exit(code)

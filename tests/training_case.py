@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from leco.nets.intrinsic import Intrinsic
 
+    Net = TypeVar("Net", bound=Intrinsic)
+
 T, B, A = 6, 3, 7
 
 
@@ -27,7 +29,7 @@ def networks(method: str = "leco", hash_kind: str | None = None) -> Networks:
     return Networks(*(net if net is None else net.double() for net in nets))  # type: ignore[arg-type]
 
 
-def awaken(intrinsic: Intrinsic) -> Intrinsic:
+def awaken(intrinsic: Net) -> Net:
     """Draws the last layers of modulator and V^e, which begin at zero, where half of the mathematics would not show."""
     intrinsic.modulator_out.reset_parameters()
     cast("nn.Linear", intrinsic.value_head[-1]).reset_parameters()

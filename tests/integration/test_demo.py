@@ -42,7 +42,7 @@ def pictures(path: Path) -> int:
 
 def test_it_trains_multiroom_n6_by_the_laptop_preset_alone() -> None:
     experiment = parse(demo.EXPERIMENT)
-    alone = parse('preset = "laptop"', {"task": "MultiRoom-N6", "frames": 1.2e6, "until": 0.95})
+    alone = parse('preset = "laptop"', {"task": "MultiRoom-N6", "frames": 1.2e6, "until": 0.98})
     assert experiment == alone
     assert (experiment.method, experiment.seed) == ("leco", 1)
 
@@ -53,7 +53,7 @@ def test_it_trains_until_the_task_is_solved_and_films_it_and_an_entry_of_the_zoo
     child = run_demo(tmp_path, "--seed=3")
     assert (child.returncode, child.stderr) == (0, ""), child.stdout
     first, second, *lines = child.stdout.splitlines()
-    assert first.startswith("Training until 95 % of the last 100 episodes are solved. Empty-5x5 is ")
+    assert first.startswith("Training until 98 % of the last 100 episodes are solved. Empty-5x5 is ")
     assert second == f"Empty-5x5, leco, seed 3: {tmp_path / 'run'}"
     assert any(re.match(r"Empty-5x5, after [\d,]+ updates: 100 fresh episodes", line) for line in lines)
     assert any(re.match(r"Empty-5x5, after 40 updates: 20 fresh episodes", line) for line in lines)

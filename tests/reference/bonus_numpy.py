@@ -25,7 +25,7 @@ def modulation(scores: Array, previous_action: npt.NDArray[np.int32]) -> Array:
 def penalty_on_revisits(r_ta: Array, count: npt.NDArray[np.uint32]) -> Array:
     result = np.zeros(r_ta.shape)
     for i in np.ndindex(*r_ta.shape):
-        result[i] = r_ta[i] if int(count[i]) == 1 else min(r_ta[i], 0.0)
+        result[i] = r_ta[i] if int(count[i]) == 1 else min(float(r_ta[i]), 0.0)
     return result
 
 

@@ -34,7 +34,7 @@ def clipped_surrogate_loss(log_prob: Array, behaviour_log_prob: Array, advantage
     for i in np.ndindex(*advantage.shape):
         ratio = math.exp(log_prob[i] - behaviour_log_prob[i])
         clipped = min(max(ratio, 1 - clip_range), 1 + clip_range)
-        total += min(ratio * advantage[i], clipped * advantage[i])
+        total += min(ratio * float(advantage[i]), clipped * float(advantage[i]))
     return -total / advantage.size
 
 

@@ -71,7 +71,11 @@ def test_a_file_is_an_experiment_of_its_own_task_with_the_papers_numbers(file: P
     assert (training.trace_decay, training.reward_scale, training.max_gradient_norm) == (1, 1, None)
     assert (training.go_on_after_cuts, training.inner_loss, training.decoded) == (False, "policy-gradient", None)
     assert (training.epochs, training.minibatches, training.sequence_length, training.clip_range) == (1, 1, None, None)
-    assert (training.normalize_advantages, training.episodic_bonus, training.center_bonus) == (False, "inverse-sqrt", False)
+    assert (training.normalize_advantages, training.episodic_bonus, training.center_bonus) == (
+        False,
+        "inverse-sqrt",
+        False,
+    )
     assert (training.penalty_on_revisits, training.earned_trust) == (False, False)
     assert (experiment.network.width, experiment.hash.kind) == (256, None)
 

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-ROWS = [(name, None) for name in METHODS] + [("leco", "exact"), ("leco-naive", "objects"), ("lirpg", "dsc"), ("dsc", "vq")]
+ROWS = [(name, None) for name in METHODS] + [
+    ("leco", "exact"),
+    ("leco-naive", "objects"),
+    ("lirpg", "dsc"),
+    ("dsc", "vq"),
+]
 
 
 @pytest.mark.parametrize(("name", "kind"), ROWS)
@@ -39,11 +44,14 @@ def test_an_actor_gets_the_policy_and_the_hash_and_nothing_else(name: str, kind:
     whole = {**state.intrinsic, **state.running}
     assert all(torch.equal(hash_[key], whole[key]) for key in hash_)
     at_home = {key.split(".")[0].split("_")[0] for key in whole.keys() - hash_.keys()}
-    assert at_home == {
-        HashModule: {"decoder", "modulator", "value"},
-        FeatureModule: {"features", "modulator", "value"},
-        type(None): set(),
-    }[type(nets.intrinsic)]
+    assert (
+        at_home
+        == {
+            HashModule: {"decoder", "modulator", "value"},
+            FeatureModule: {"features", "modulator", "value"},
+            type(None): set(),
+        }[type(nets.intrinsic)]
+    )
     assert bool(hash_) == method.learns_hash
     if isinstance(nets.intrinsic, HashModule):
         assert fresh.intrinsic is not None
@@ -72,9 +80,9 @@ def test_an_actor_of_a_run_without_a_learned_hash_gets_the_policy_alone() -> Non
     assert all(torch.equal(plays.policy[name], tensor) for name, tensor in state.policy.items())
     # A snapshot that had them, of a run with another hash, would be refused.
     learned = acting_snapshot(init(networks("leco")), 1)
-    with pytest.raises(SnapshotError, match="snapshot 1 is not of these networks: hash/.* is not expected"):
+    with pytest.raises(SnapshotError, match=r"snapshot 1 is not of these networks: hash/.* is not expected"):
         load_acting(learned, nets)
-    with pytest.raises(SnapshotError, match="snapshot 1 is not of these networks: hash/.* is missing"):
+    with pytest.raises(SnapshotError, match=r"snapshot 1 is not of these networks: hash/.* is missing"):
         load_acting(sent, networks("leco"))
 
 
@@ -82,7 +90,9 @@ def test_a_policy_of_another_width_is_refused() -> None:
     narrow = build(find_method("no-int"), (7, 7, 3), 7, width=8)
     sent = acting_snapshot(init(narrow), 2)
     load_acting(sent, build(find_method("no-int"), (7, 7, 3), 7, width=8))
-    with pytest.raises(SnapshotError, match=r"snapshot 2 has float32 \[8, 32\] as policy/.*, expected float32 \[16, 32\]"):
+    with pytest.raises(
+        SnapshotError, match=r"snapshot 2 has float32 \[8, 32\] as policy/.*, expected float32 \[16, 32\]"
+    ):
         load_acting(sent, build(find_method("no-int"), (7, 7, 3), 7, width=16))
 
 

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 CURIOUS = ("noveld", "rnd", "ride", "agac")
 UNTRAINED = ("value_head.weight", "value_head.bias")  # AGAC's adversary has no use for a value
 MODULATED = ("leco", "leco-ae-lsh", "leco-naive", "lirpg")
-ROWS = [(name, None) for name in METHODS] + [("leco", "exact"), ("leco-naive", "objects"), ("lirpg", "dsc"), ("exact", "vq")]
+ROWS = [(name, None) for name in METHODS] + [
+    ("leco", "exact"),
+    ("leco-naive", "objects"),
+    ("lirpg", "dsc"),
+    ("exact", "vq"),
+]
 REUSE = Settings(
     epochs=2,
     minibatches=3,

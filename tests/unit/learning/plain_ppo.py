@@ -47,6 +47,6 @@ def plain_steps(
         gradients = [p.grad for p in net.parameters() if p.grad is not None]
         norms.append(torch.cat([g.flatten() for g in gradients]).norm().item())
         for gradient in gradients:
-            gradient *= min(1.0, settings.max_gradient_norm / norms[-1])
+            gradient.mul_(min(1.0, settings.max_gradient_norm / norms[-1]))
         optimiser.step()
     return {name: p.detach() for name, p in net.named_parameters()}, norms

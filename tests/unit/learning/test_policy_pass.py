@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 import torch
@@ -21,8 +21,10 @@ from leco.learning.policy_pass import (
     run_some,
     unroll_policy,
 )
-from leco.learning.state import Batch, Params
 from leco.nets.policy import MiniGridPolicy, Policy, PolicyOutput
+
+if TYPE_CHECKING:
+    from leco.learning.state import Batch, Params
 
 LENGTHS = [1, 2, 3, 6]
 
@@ -79,9 +81,7 @@ def inputs(batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def in_one_pass(case: Case, steps: int = T + 1) -> PolicyOutput:
     given = (each[:steps] for each in inputs(case.batch))
-    output: PolicyOutput = torch.func.functional_call(
-        case.network, case.parameters, (*given, case.batch.core_state)
-    )
+    output: PolicyOutput = torch.func.functional_call(case.network, case.parameters, (*given, case.batch.core_state))
     return output
 
 

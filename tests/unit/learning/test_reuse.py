@@ -20,7 +20,7 @@ from leco.methods import find_method
 from leco.networks import build
 
 if TYPE_CHECKING:
-    from leco.learning.state import Batch, Networks, TrainingState
+    from leco.learning.state import Batch, Networks, Params, TrainingState
 
 REUSE = Settings(
     alpha=0.1,
@@ -102,7 +102,7 @@ def test_an_update_is_ppo_on_vtrace_step_by_step() -> None:
     )
     arrays = (losses_numpy.standardize(advantage), target, rho)
     learned = (batch.action_TB, log_pi, log_mu, *(torch.from_numpy(each) for each in arrays))
-    shown = (cut(each[:-1], 3) for each in (index, batch.start_TB, action_TB, unused))
+    shown = cut(index[:-1], 3), cut(batch.start_TB[:-1], 3), cut(action_TB[:-1], 3), cut(unused[:-1], 3)
     data = PolicyBatch(
         Sequences(*shown, torch.cat([batch.core_state, middle], 2)),
         Targets(*(cut(each, 3) for each in learned)),
@@ -175,14 +175,19 @@ def test_standardized_advantages_have_no_scale_and_no_offset() -> None:
         )
         return stepped(nets, batch, settings).policy_adam.mean["policy_head.weight"]
 
-    torch.testing.assert_close(policy_head(1.0, normalize=True), policy_head(10.0, normalize=True), rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(
+        policy_head(1.0, normalize=True), policy_head(10.0, normalize=True), rtol=1e-6, atol=1e-12
+    )
     assert not torch.allclose(policy_head(1.0, normalize=False), policy_head(10.0, normalize=False), rtol=1e-2)
 
 
-@pytest.mark.parametrize(("method", "kind"), [("leco", "exact"), ("leco", None), ("leco-naive", "objects"), ("rnd", None)])
+@pytest.mark.parametrize(
+    ("method", "kind"), [("leco", "exact"), ("leco", None), ("leco-naive", "objects"), ("rnd", None)]
+)
 def test_actors_are_told_of_the_policy_before_the_rest_is_done(method: str, kind: str | None) -> None:
     """Once, with the parameters that the state has in the end."""
-    nets, told = networks(method, kind), []
+    nets = networks(method, kind)
+    told: list[Params] = []
     settings = dataclasses.replace(REUSE, earned_trust=True, penalty_on_revisits=True)
     after, _ = update(nets, init(nets), make_batch(), find_method(method, kind), settings, on_policy=told.append)
     [parameters] = told
