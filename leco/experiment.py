@@ -136,6 +136,11 @@ def check(experiment: Experiment) -> None:
             raise ConfigError(f"training.{key} is {list(betas)}, expected two numbers from 0 to below 1")
     not_negative = {"seed": experiment.seed, "learner.max_lag": learner.max_lag, "training.alpha": training.alpha}
     not_negative |= {"learner.milestones": learner.milestones}
+    begin, end = training.entropy_anneal
+    if not 0 <= begin <= end:
+        raise ConfigError(
+            f"training.entropy_anneal is {list(training.entropy_anneal)}, expected two numbers of frames, the smaller one first"
+        )
     not_negative |= {"training.entropy": training.entropy, "training.adversary": training.adversary}
     for key, value in not_negative.items():
         if value < 0:
@@ -147,6 +152,7 @@ def check(experiment: Experiment) -> None:
             training.modulator_learning_rate,
             "more than 0; leave it out for the intrinsic module's",
         ),
+        ("entropy_end", training.entropy_end, "more than 0; leave it out for an entropy that does not change"),
         ("decoded", training.decoded, "at least 1; leave it out to decode all"),
         ("clip_range", training.clip_range, "more than 0; leave it out for the plain policy gradient"),
         ("sequence_length", training.sequence_length, "at least 1; leave it out for whole unrolls"),

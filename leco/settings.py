@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -10,6 +10,9 @@ from typing import Literal
 class Settings:
     """The numbers of an update, with the paper's values for MiniGrid.
 
+    entropy, entropy_end, entropy_anneal   what a nat of the policy's entropy is worth: `entropy` up to the first of two numbers of
+                frames, `entropy_end` from the second on, and on a straight line between them. A hard task wants chance until it
+                is found out, and certainty later
     trace_decay  how much of what is seen beyond the next step counts in value targets and advantages: 1 is V-trace as published,
                 less is the lambda of TD(lambda) and of generalised advantages
     reward_scale  of all rewards. Adam's steps do not grow with the gradient, so values that are small beside a step are never
@@ -34,7 +37,7 @@ class Settings:
                 reuse. 1 and 1 is the paper's single pass
     sequence_length   the policy's gradient goes back over so many steps; advantages look ahead over the whole unroll. None, or
                 more than it has, for all of it
-    clip_range  PPO's clipped surrogate: where pi(a) has moved by this share away from what it was before the batch, an action
+    clip_range  PPO's clipped surrogate: where pi(a) has moved by this share away from the policy that acted, an action
                 teaches nothing more. None for the plain policy gradient, which only a single pass can have
     normalize_advantages   whether the policy learns from advantages less the batch's mean in units of its deviation
     episodic_bonus   what a count is worth: 1 / sqrt(N), as published, or 1 for a first visit and 0 for all others
@@ -50,6 +53,8 @@ class Settings:
     alpha: float = 0.01
     lambda_: float = 0.5
     entropy: float = 5e-4
+    entropy_end: float | None = None
+    entropy_anneal: tuple[float, float] = (1e6, 1.5e6)
     trace_decay: float = 1.0
     reward_scale: float = 1.0
     go_on_after_cuts: bool = False
@@ -76,6 +81,15 @@ class Settings:
     center_bonus: bool = False
     penalty_on_revisits: bool = False
     earned_trust: bool = False
+
+
+def at_frame(settings: Settings, frames: int) -> Settings:
+    """The settings as they are after so many frames of a run, with what changes in its course."""
+    if settings.entropy_end is None:
+        return settings
+    begin, end = settings.entropy_anneal
+    share = min(max((frames - begin) / max(end - begin, 1.0), 0.0), 1.0)
+    return replace(settings, entropy=settings.entropy + share * (settings.entropy_end - settings.entropy))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

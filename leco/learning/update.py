@@ -32,6 +32,7 @@ from leco.learning.policy_step import (
 from leco.learning.rewards import compute_rewards, explained_variance, running_mean, running_trust
 from leco.methods import Modulation
 from leco.novelty import judge
+from leco.settings import at_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,6 +69,7 @@ def update(
                       with it for a processor. At once if the method has no intrinsic module
     on_policy         called with the policy's new parameters as soon as they are known: actors need not wait for the rest
     """
+    settings = at_frame(settings, state.updates * batch.action_TB.numel())
     theta, phi, running = _leaves(state.policy), _leaves(state.intrinsic), _copies(state.running)
     chi, chi_running = _leaves(state.novelty), _copies(state.novelty_running)
     unique = distinct(batch.observation_TBO.flatten(0, 1))
