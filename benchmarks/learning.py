@@ -59,7 +59,7 @@ TASKS = (
     Task("MultiRoom-N6", 5e5, 5, 0.4e6, 60),
     Task("KeyCorridorS4R3", 1.3e6, 5, 1e6, 120),
     Task("MultiRoom-N7-S4-NoisyTV", 4e5, 3, 0.3e6, 45),
-    Task("KeyCorridorS6R3", 2.6e6, 3, 2e6, 300),
+    Task("KeyCorridorS6R3", 3e6, 3, 2e6, 300),
 )
 
 

@@ -99,7 +99,9 @@ class Appraiser:
             r_ta.append(self._modulation(batch, r_ep[-1]))
         r_ep_T, r_ta_T = torch.cat(r_ep), torch.cat(r_ta)
         lambda_ = adapted_lambda(self.lambda_, r_ep_T) if self._settings.adaptive_lambda else self.lambda_
-        r_i_T = intrinsic_reward(r_ep_T, r_ta_T, lambda_)
+        if self._settings.earned_trust:
+            r_ta_T = self._state.trust * r_ta_T
+        r_i_T = intrinsic_reward(r_ep_T - self._state.r_ep_mean * self._settings.center_bonus, r_ta_T, lambda_)
         return Appraisal(code_TW, count_T, *(each.numpy().astype(np.float32) for each in (r_ep_T, r_ta_T, r_i_T)))
 
     def _counted(self, observation_TO: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]:

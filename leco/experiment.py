@@ -136,11 +136,6 @@ def check(experiment: Experiment) -> None:
             raise ConfigError(f"training.{key} is {list(betas)}, expected two numbers from 0 to below 1")
     not_negative = {"seed": experiment.seed, "learner.max_lag": learner.max_lag, "training.alpha": training.alpha}
     not_negative |= {"learner.milestones": learner.milestones}
-    begin, end = training.entropy_anneal
-    if not 0 <= begin <= end:
-        raise ConfigError(
-            f"training.entropy_anneal is {list(training.entropy_anneal)}, expected two numbers of frames, the smaller one first"
-        )
     not_negative |= {"training.entropy": training.entropy, "training.adversary": training.adversary}
     for key, value in not_negative.items():
         if value < 0:
@@ -166,6 +161,7 @@ def check(experiment: Experiment) -> None:
             "a batch must fit in the queue, or training waits for ever"
         )
     _check_until(experiment)
+    _check_anneal(training)
     _check_reuse(experiment)
     _check_hash(experiment)
     _check_turns(actors, learner)
@@ -183,6 +179,15 @@ def _check_until(experiment: Experiment) -> None:
     if not find_task(experiment.task).solvable:
         raise ConfigError(
             f"until is {experiment.until}, but {experiment.task} calls no episode solved: leave it out, and end by frames"
+        )
+
+
+def _check_anneal(training: Settings) -> None:
+    """That what changes in the course of a run does so from some frame to a later one."""
+    begin, end = training.entropy_anneal
+    if not 0 <= begin <= end:
+        raise ConfigError(
+            f"training.entropy_anneal is {list(training.entropy_anneal)}, expected two numbers of frames, the smaller one first"
         )
 
 
@@ -222,6 +227,12 @@ def _check_hash(experiment: Experiment) -> None:
         raise ConfigError(f"hash.codes is {size.codes}, expected 2 to 256: a place of a code is a byte")
     if size.bits is not None and not 1 <= size.bits <= 2048:
         raise ConfigError(f"hash.bits is {size.bits}, expected 1 to 2048: a code has at most 256 bytes")
+    given = [name for name in ("size", "codes", "bits") if getattr(size, name) is not None]
+    if given and method.hash in (Hash.EXACT, Hash.OBJECTS):
+        raise ConfigError(
+            f"hash.{given[0]} is {getattr(size, given[0])}, but the hash {method.hash.value} has no size: leave it out, or "
+            "choose another hash.kind"
+        )
     pixels = find_task(experiment.task).observation_shape != (7, 7, 3)
     if pixels and method.hash is Hash.OBJECTS:
         raise ConfigError(

@@ -10,9 +10,9 @@ from typing import Literal
 class Settings:
     """The numbers of an update, with the paper's values for MiniGrid.
 
-    entropy, entropy_end, entropy_anneal   what a nat of the policy's entropy is worth: `entropy` up to the first of two numbers of
-                frames, `entropy_end` from the second on, and on a straight line between them. A hard task wants chance until it
-                is found out, and certainty later
+    entropy, entropy_end, entropy_anneal   what a nat of the policy's entropy is worth: `entropy` up to the first of two numbers
+                of frames, `entropy_end` from the second on, and on a straight line between them. A hard task wants chance until
+                it is found out, and certainty later
     trace_decay  how much of what is seen beyond the next step counts in value targets and advantages: 1 is V-trace as published,
                 less is the lambda of TD(lambda) and of generalised advantages
     reward_scale  of all rewards. Adam's steps do not grow with the gradient, so values that are small beside a step are never

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from leco.config import Actors, ConfigError, Experiment, Learning, parse, to_toml
 from leco.envs.registry import TASKS
 from leco.experiment import Network, method_of
-from leco.methods import METHODS, Hash
+from leco.methods import METHODS, Hash, find_method
 from leco.presets import PRESETS
-from leco.settings import HashSize, Settings
+from leco.settings import HashSize, Settings, at_frame
 
 TASK = 'task = "Empty-5x5"\n'
 
@@ -33,6 +33,8 @@ def experiments(draw: st.DrawFn) -> Experiment:
     method = draw(st.sampled_from(sorted(name for name in METHODS if grid or name != "objects")))
     kinds = ["vq", "ae-lsh", "dsc", "exact", *(["objects"] if grid else [])]
     length, reuse = draw(counts), draw(st.booleans())
+    kind = None if METHODS[method].hash is Hash.NONE else draw(st.none() | st.sampled_from(kinds))
+    sized = find_method(method, kind).hash not in (Hash.EXACT, Hash.OBJECTS)
     return Experiment(
         task=task,
         method=method,
@@ -57,6 +59,8 @@ def experiments(draw: st.DrawFn) -> Experiment:
             reward_scale=draw(rates),
             go_on_after_cuts=draw(st.booleans()),
             entropy=draw(amounts),
+            entropy_end=draw(st.none() | rates),
+            entropy_anneal=(draw(st.floats(0, 1e6)), draw(st.floats(1e6, 1e9))),
             policy_learning_rate=draw(rates),
             intrinsic_learning_rate=draw(rates),
             policy_betas=(draw(st.floats(0, 0.999)), draw(st.floats(0, 0.999))),
@@ -82,10 +86,10 @@ def experiments(draw: st.DrawFn) -> Experiment:
         ),
         network=Network(width=draw(counts)),
         hash=HashSize(
-            kind=None if METHODS[method].hash is Hash.NONE else draw(st.none() | st.sampled_from(kinds)),
-            size=draw(st.none() | st.sampled_from([(2, 3), (4, 6)])),
-            codes=draw(st.none() | st.integers(2, 256)),
-            bits=draw(st.none() | st.integers(1, 2048)),
+            kind=kind,
+            size=draw(st.none() | st.sampled_from([(2, 3), (4, 6)])) if sized else None,
+            codes=draw(st.none() | st.integers(2, 256)) if sized else None,
+            bits=draw(st.none() | st.integers(1, 2048)) if sized else None,
         ),
     )
 
@@ -105,7 +109,14 @@ def test_every_value_is_written_also_those_that_are_defaults() -> None:
                 off.append(field.name)
             else:
                 assert f"\n{field.name.rstrip('_')} = " in text, field.name
-    training = ["modulator_learning_rate", "max_gradient_norm", "decoded", "sequence_length", "clip_range"]
+    training = [
+        "entropy_end",
+        "modulator_learning_rate",
+        "max_gradient_norm",
+        "decoded",
+        "sequence_length",
+        "clip_range",
+    ]
     assert off == [*training, "kind", "size", "codes", "bits"], "these are off unless they are given"
     assert "lambda_" not in text
     assert "None" not in text
@@ -532,3 +543,26 @@ def test_the_laptop_learns_from_pixels_in_a_single_pass(task: str) -> None:
     assert (experiment.actors, experiment.learner) == (Actors(), Learning())
     assert training != parse("", {"task": task}).training
     assert training.reward_scale == 20
+
+
+def test_entropy_is_annealed_by_the_frames_of_a_run() -> None:
+    settings = parse(TASK + "[training]\nentropy = 0.02\nentropy_end = 0.005\nentropy_anneal = [1000, 3000]").training
+    found = [at_frame(settings, frames).entropy for frames in (0, 1000, 2000, 3000, 10**9)]
+    assert found == pytest.approx([0.02, 0.02, 0.0125, 0.005, 0.005])
+    for frames in (0, 10**9):
+        assert at_frame(Settings(), frames) == Settings(), "the paper's does not change"
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ("[training]\nentropy_anneal = [2, 1]", "training.entropy_anneal is .*, expected two numbers of frames"),
+        ("[training]\nentropy_anneal = [-1, 1]", "training.entropy_anneal is .*, expected two numbers of frames"),
+        ("[training]\nentropy_end = 0", "training.entropy_end is 0.0, expected more than 0"),
+        ('[hash]\nkind = "exact"\ncodes = 16', "hash.codes is 16, but the hash exact has no size: leave it out"),
+        ('[hash]\nkind = "objects"\nsize = [3, 3]', "hash.size is .*, but the hash objects has no size: leave it out"),
+    ],
+)
+def test_what_cannot_be_annealed_or_sized_is_refused(lines: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        parse(TASK + lines)

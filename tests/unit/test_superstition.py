@@ -136,7 +136,13 @@ def test_a_modulator_counts_as_far_as_it_is_trusted() -> None:
     nets, batch, method = networks("leco", "exact"), make_batch(), find_method("leco", "exact")
     state = init(nets)
     full, half, none = (
-        update(nets, state._replace(trust=torch.tensor(trust, dtype=torch.float64)), batch, method, Settings(earned_trust=True))
+        update(
+            nets,
+            state._replace(trust=torch.tensor(trust, dtype=torch.float64)),
+            batch,
+            method,
+            Settings(earned_trust=True),
+        )
         for trust in (1.0, 0.5, 0.0)
     )
     assert full[1]["r_ta"] != 0
