@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -170,8 +169,9 @@ def draw(found: dict[Task, list[Run]]) -> None:
         for axis, (task, runs) in zip(axes, found.items(), strict=False):
             for run, colour in zip(runs, COLOURS, strict=False):
                 axis.plot(run.table["frames"] / 1e6, 100 * run.table["success"], color=colour, linewidth=1.2)
-            middle = statistics.median([run.frames or 0 for run in runs]) / 1e6
-            axis.axvline(middle, color="#777777", linewidth=0.8, linestyle=":")
+            middle = median_reached([run.frames for run in runs])
+            if middle is not None:
+                axis.axvline(middle / 1e6, color="#777777", linewidth=0.8, linestyle=":")
             axis.set_title(task.name, fontsize=9)
             axis.set_ylim(-2, 102)
             axis.set_xlabel("million frames", fontsize=8)

@@ -179,9 +179,10 @@ def _provenance(run: Path, trained: Trained, rows: Sequence[dict[str, str]]) -> 
 
 
 def _starts(run: Path) -> list[dict[str, Any]]:
-    """What versions.json says of each start: command, versions, hardware."""
+    """What versions.json says of each start: command, versions, hardware. Folders of the machine are left out of commands."""
     path = run / "versions.json"
-    return [each for each in json.loads(path.read_text()) if isinstance(each, dict)] if path.exists() else []
+    starts = [each for each in json.loads(path.read_text()) if isinstance(each, dict)] if path.exists() else []
+    return [each | {"command": re.sub(r"(?<=[=\s])/\S*/", "", str(each.get("command", "")))} for each in starts]
 
 
 def _commit(run: Path, starts: Sequence[dict[str, Any]]) -> str | None:
