@@ -359,7 +359,7 @@ def test_a_deterministic_run_of_leco_equals_one_of_which_all_was_killed(tmp_path
     assert TASK in (tmp_path / "whole" / "config.toml").read_text()
 
 
-REUSE = {
+REUSE: dict[str, Any] = {
     "actors__unroll": 8,
     "learner__synchronous": True,
     "hash__kind": "exact",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +17,8 @@ from leco.presets import PRESETS
 from leco.settings import HashSize, Settings, at_frame
 
 TASK = 'task = "Empty-5x5"\n'
+Kind = Literal["vq", "ae-lsh", "dsc", "exact", "objects"]
+OBJECTS: tuple[Kind] = ("objects",)
 
 counts = st.integers(1, 10**9)
 rates = st.floats(1e-12, 1e6)
@@ -31,7 +33,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
     task = draw(st.sampled_from(sorted(TASKS)))
     grid = TASKS[task].observation_shape == (7, 7, 3)
     method = draw(st.sampled_from(sorted(name for name in METHODS if grid or name != "objects")))
-    kinds = ["vq", "ae-lsh", "dsc", "exact", *(["objects"] if grid else [])]
+    kinds: list[Kind] = ["vq", "ae-lsh", "dsc", "exact", *(OBJECTS if grid else ())]
     length, reuse = draw(counts), draw(st.booleans())
     kind = None if METHODS[method].hash is Hash.NONE else draw(st.none() | st.sampled_from(kinds))
     sized = find_method(method, kind).hash not in (Hash.EXACT, Hash.OBJECTS)
