@@ -83,7 +83,7 @@ def expand(value_UX: Tensor, index_N: Tensor) -> Tensor:
 
 
 def subset(unique: Distinct, index_N: Tensor) -> Distinct:
-    """Those distinct observations that some rows of the batch show.
+    """Those distinct observations that some rows of the batch show, in the order in which `unique` has them.
 
     Args:
         unique: All of the batch.
@@ -131,14 +131,19 @@ def _groups(words_NW: Tensor) -> tuple[Tensor, Tensor]:
 def hash_words(words_NW: Tensor, salt: int = 0) -> Tensor:
     """A 64-bit hash of each row: the sum of its words, each scrambled together with its position. [N], int64.
 
-    Hashes of different salts, small numbers, are independent of each other.
+    Hashes of different salts are independent of each other: a position's key is scrambled with the salt.
     """
-    position_W = torch.arange(words_NW.shape[1], device=words_NW.device) + 1024 * salt
-    mixed_NW = words_NW + position_W * _ODD
+    position_W = torch.arange(words_NW.shape[1], device=words_NW.device)
+    key_W = _scrambled(position_W * _ODD + salt)
+    return _scrambled(words_NW + key_W).sum(1)
+
+
+def _scrambled(x: Tensor) -> Tensor:
+    """A bijection of 64-bit integers in which each bit of the result depends on all of x."""
     for shift, multiplier in _ROUNDS:
         # The mask makes torch's arithmetic shift a logical one, which loses no information.
-        mixed_NW = (mixed_NW ^ ((mixed_NW >> shift) & ((1 << (64 - shift)) - 1))) * multiplier
-    return mixed_NW.sum(1)
+        x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * multiplier
+    return x
 
 
 def _first(group_N: Tensor, groups: int) -> Tensor:

@@ -25,9 +25,13 @@ def words(observation: Observation) -> list[int]:
     return [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data), 8)]
 
 
+def hash_key(place: int, salt: int) -> int:
+    return finalised((place * _GOLDEN + salt) & _64_BITS)
+
+
 def hash_words(row: list[int], salt: int) -> int:
-    scrambled = (finalised((word + (place + 1024 * salt) * _GOLDEN) & _64_BITS) for place, word in enumerate(row))
-    return sum(scrambled) & _64_BITS
+    keys = (hash_key(place, salt) for place in range(len(row)))
+    return sum(finalised((word + key) & _64_BITS) for word, key in zip(row, keys, strict=True)) & _64_BITS
 
 
 def exact_code(observation: Observation) -> bytes:

@@ -199,3 +199,15 @@ def test_what_is_no_batch_of_observations_is_refused(wrong: torch.Tensor) -> Non
 def test_an_index_of_another_shape_is_refused() -> None:
     with pytest.raises(ValueError, match=r"an index \[N\], not shapes \[4, 2\] and \[2, 2\]"):
         expand(torch.zeros(4, 2), torch.zeros(2, 2, dtype=torch.int64))
+
+
+def test_what_collides_with_one_salt_does_not_with_another() -> None:
+    """Two words that change places, shifted so that the keys of their positions are made up for under salt 0."""
+    keys = [hashes_numpy.hash_key(place, 0) for place in (0, 1)]
+    shift = (keys[0] - keys[1]) % 2**64
+    a, b = 123456789, 987654321
+    rows = [[a, b], [(b - shift) % 2**64, (a + shift) % 2**64]]
+    words_NW = torch.tensor([[x - 2**64 if x >= 2**63 else x for x in row] for row in rows])
+    first, second = (dedup.hash_words(words_NW, salt).tolist() for salt in (0, 1))
+    assert first[0] == first[1]
+    assert second[0] != second[1]
