@@ -69,7 +69,7 @@ def unroll_policy(
         states.append(state)
         index, start, action, reward = (each[begin : begin + sequence_length] for each in seen)
         piece = Sequences(index, start, action, reward, state)
-        outputs.append(run_policy(network, parameters, piece, unique))
+        outputs.append(run_some(network, parameters, piece, unique))
         state = outputs[-1].state
     return Rollout(
         logits_TBA=torch.cat([each.logits_TBA for each in outputs])[:-1],
