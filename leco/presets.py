@@ -54,7 +54,7 @@ modulator_learning_rate = 1e-3
 decoded = 96
 """
 
-# What a method has of its own in it: alpha, chosen by one search for all, and LECO's hash.
+# What a method has of its own in it: alpha, chosen by one search for all (docs/methods.md), and LECO's hash.
 LAPTOP_METHODS = {
     "leco": """\
 training.alpha = 0.008
@@ -62,6 +62,15 @@ hash.kind = "exact"
 """,
     "exact": "training.alpha = 0.004",
     "objects": "training.alpha = 0.004",
+    "dsc": "training.alpha = 0.064",
+    "ae-lsh": "training.alpha = 0.016",
+    "vq-only": "training.alpha = 0.016",
+    "leco-ae-lsh": "training.alpha = 0.064",
+    "leco-naive": "training.alpha = 0.001",
+    "noveld": "training.alpha = 0.004",
+    "rnd": "training.alpha = 0.064",
+    "ride": "training.alpha = 0.001",
+    "agac": "training.alpha = 0.016",
 }
 
 # Pixels, for as few frames: V-trace in a single pass. Steps are large and have no momentum, so that delay does not make them
