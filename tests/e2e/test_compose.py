@@ -31,7 +31,8 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     need_docker()
     shipped = (ROOT / "deploy" / "compose" / "experiment.toml").read_text()
     experiment = tmp_path_factory.mktemp("experiment") / "experiment.toml"
-    experiment.write_text(shipped.replace("[learner]\n", "[learner]\ncheckpoint_every = 10\n"))
+    assert "[learner]" not in shipped
+    experiment.write_text(shipped + "\n[learner]\ncheckpoint_every = 10\n")
     experiment.parent.chmod(0o755)
     system = System({"LECO_EXPERIMENT": str(experiment), "PROMETHEUS_PORT": "0"} | wheels())
     system.compose("down", "--volumes", "--timeout", "0")  # of a run that was interrupted
