@@ -18,7 +18,7 @@ import torch
 from leco.algo.bonus import adapted_lambda, intrinsic_reward
 from leco.algo.dedup import distinct
 from leco.coding import make_coder
-from leco.learning.rewards import modulated
+from leco.learning.rewards import modulated, paid
 from leco.learning.state import Batch
 from leco.methods import Modulation, Novelty
 from leco.novelty import judge
@@ -99,9 +99,7 @@ class Appraiser:
             r_ta.append(self._modulation(batch, r_ep[-1]))
         r_ep_T, r_ta_T = torch.cat(r_ep), torch.cat(r_ta)
         lambda_ = adapted_lambda(self.lambda_, r_ep_T) if self._settings.adaptive_lambda else self.lambda_
-        if self._settings.earned_trust:
-            r_ta_T = self._state.trust * r_ta_T
-        r_i_T = intrinsic_reward(r_ep_T - self._state.r_ep_mean * self._settings.center_bonus, r_ta_T, lambda_)
+        r_i_T = intrinsic_reward(paid(r_ep_T, self._state.r_ep_mean, self._settings), r_ta_T, lambda_)
         return Appraisal(code_TW, count_T, *(each.numpy().astype(np.float32) for each in (r_ep_T, r_ta_T, r_i_T)))
 
     def _counted(self, observation_TO: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]:
@@ -165,7 +163,7 @@ class Appraiser:
         z_NF = net.encode(batch.observation_TBO[:-1, 0]).flatten(1)
         told = r_ep_T if self._method.modulation is Modulation.REPLACING else None
         scores_NA = net.modulate(z_NF, batch.action_TB.flatten(), novelty_N=told)
-        return modulated(scores_NA.unsqueeze(1), batch, self._settings).flatten()
+        return modulated(scores_NA.unsqueeze(1), batch, self._settings, self._state.trust).flatten()
 
 
 def _has_all(params: Params, net: nn.Module | None) -> bool:

@@ -43,7 +43,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="any other key of the experiment, for example --set training.alpha=0.02",
     )
     parser.add_argument("--actors", type=int, default=1, help="actor processes (default: 1)")
-    parser.add_argument("--envs", type=int, metavar="N", help="environments of each actor (default: 16)")
+    parser.add_argument("--envs", type=int, metavar="N", help="environments of each actor (default: the preset's)")
     parser.add_argument(
         "--store", default="memory", help="where visits are counted: memory, or redis://... (default: memory)"
     )

@@ -22,7 +22,7 @@ from leco.algo.losses import (
 from leco.learning.policy_pass import run_some
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
 
@@ -138,7 +138,7 @@ def minibatch_steps(
     """`epochs` times through the batch, each time in `minibatches` parts drawn anew; seed: of the draws."""
     after, adam_state, every = policy, before, []
     for which in shuffled(batch.targets.action_SC.shape[1], settings.epochs, settings.minibatches, seed):
-        parameters = {name: tensor.detach().requires_grad_() for name, tensor in after.items()}
+        parameters = leaves(after)
         output = run_some(network, parameters, batch.sequences.pick(which), batch.unique)
         loss = policy_loss(output.logits_TBA, output.value_TB, batch.targets.pick(which), settings)
         gradients = gradients_of(loss.total, parameters)
@@ -159,6 +159,11 @@ def shuffled(count: int, epochs: int, minibatches: int, seed: int) -> Iterator[T
     generator = torch.Generator().manual_seed(seed)
     for _ in range(epochs):
         yield from torch.randperm(count, generator=generator).tensor_split(min(minibatches, count))
+
+
+def leaves(tensors: Mapping[str, Tensor]) -> Params:
+    """The same numbers, to be differentiated by."""
+    return {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
 
 
 def gradients_of(loss: Tensor, parameters: Params, *, keep: bool = False) -> Params:

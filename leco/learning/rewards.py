@@ -64,27 +64,29 @@ def compute_rewards(
     stats = {"r_e": batch.reward_TB.mean()}
     r_ta_TB = torch.zeros_like(r_ep_TB)
     if heads is not None:
-        r_ta_TB = modulated(heads.scores_TBA, batch, settings)
-        if settings.earned_trust:
-            r_ta_TB = trust * r_ta_TB
+        r_ta_TB = modulated(heads.scores_TBA, batch, settings, trust)
         stats["r_ta"] = r_ta_TB.mean()
     lambda_ = settings.lambda_ if method.lambda_ is None else method.lambda_
     if settings.adaptive_lambda:
         lambda_ = adapted_lambda(lambda_, r_ep_TB)
         stats["lambda"] = torch.tensor(lambda_)
-    paid_TB = r_ep_TB - r_ep_mean if settings.center_bonus else r_ep_TB
-    r_i_TB = intrinsic_reward(paid_TB, r_ta_TB, lambda_)
+    r_i_TB = intrinsic_reward(paid(r_ep_TB, r_ep_mean, settings), r_ta_TB, lambda_)
     stats["r_i"] = r_i_TB.mean()
     reward_TB = settings.reward_scale * total_reward(r_e_TB, r_i_TB, settings.alpha)
     return Rewards(settings.reward_scale * r_e_TB, reward_TB, stats)
 
 
-def modulated(scores_TBA: Tensor, batch: Batch, settings: Settings) -> Tensor:
-    """r_ta of the scores f_ta(z_e[t], a[t])."""
+def modulated(scores_TBA: Tensor, batch: Batch, settings: Settings, trust: Tensor) -> Tensor:
+    """r_ta of the scores f_ta(z_e[t], a[t]), as far as it counts."""
     r_ta_TB = modulation(scores_TBA, previous_action(batch)[:-1])
     if settings.penalty_on_revisits and batch.count_TB is not None:
         r_ta_TB = penalty_on_revisits(r_ta_TB, batch.count_TB)
-    return r_ta_TB
+    return trust * r_ta_TB if settings.earned_trust else r_ta_TB
+
+
+def paid(r_ep: Tensor, r_ep_mean: Tensor, settings: Settings) -> Tensor:
+    """What is paid of r_ep: all of it, or what it is beyond its running mean. Any shape."""
+    return r_ep - r_ep_mean if settings.center_bonus else r_ep
 
 
 def running_mean(before: Tensor, r_ep_TB: Tensor, updates: int) -> Tensor:

@@ -24,6 +24,7 @@ from leco.learning.policy_step import (
     PolicyBatch,
     Targets,
     gradients_of,
+    leaves,
     minibatch_steps,
     policy_loss,
     policy_weight,
@@ -70,8 +71,8 @@ def update(
     on_policy         called with the policy's new parameters as soon as they are known: actors need not wait for the rest
     """
     settings = at_frame(settings, state.updates * batch.action_TB.numel())
-    theta, phi, running = _leaves(state.policy), _leaves(state.intrinsic), _copies(state.running)
-    chi, chi_running = _leaves(state.novelty), _copies(state.novelty_running)
+    theta, phi, running = leaves(state.policy), leaves(state.intrinsic), _copies(state.running)
+    chi, chi_running = leaves(state.novelty), _copies(state.novelty_running)
     unique = distinct(batch.observation_TBO.flatten(0, 1))
     length = min(settings.sequence_length or len(batch.action_TB), len(batch.action_TB))
     single = settings.epochs * settings.minibatches == 1 and length == len(batch.action_TB)
@@ -233,10 +234,6 @@ def scale_modulator_step(before: Params, after: Params, settings: Settings) -> P
         name: torch.lerp(before[name], moved, share) if name.startswith("modulator_") else moved
         for name, moved in after.items()
     }
-
-
-def _leaves(tensors: Mapping[str, Tensor]) -> Params:
-    return {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> Params:
