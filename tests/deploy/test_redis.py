@@ -11,7 +11,8 @@ import pytest
 import redis
 import trustme
 from kustomized import Built, needs_kustomize
-from pods import PASSWORD, Pod, free_port, needs_redis, redis_pod
+from pods import PASSWORD, Pod, needs_redis, redis_pod
+from ports import free_port
 from service_process import ServiceProcess, until
 
 from leco.rpc.channel import open_channel

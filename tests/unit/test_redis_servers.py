@@ -9,6 +9,7 @@ import pytest
 import redis
 import redis_servers
 import trustme
+from ports import free_port
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.crc import key_slot
@@ -161,9 +162,9 @@ class TestServer:
     def test_another_port_is_chosen_when_the_first_or_its_cluster_bus_is_in_use(
         self, options: tuple[str, ...], offset: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        first, second = redis_servers._free_port(), redis_servers._free_port()
+        first, second = free_port(), free_port()
         candidates = [first, second]
-        monkeypatch.setattr(redis_servers, "_free_port", lambda: candidates.pop(0))
+        monkeypatch.setattr(redis_servers, "free_port", lambda: candidates.pop(0))
         with socket.create_server((HOST, first + offset)), RedisServer(*options) as server:
             assert server.port == second
             assert server.client().ping()
