@@ -43,13 +43,13 @@ from torch import Tensor
 from torch.func import functional_call
 from update import ACTIONS, real_batch
 
-from leco.algo.adam import AdamState, adam, adam_jacobian_diag
 from leco.algo.dedup import distinct
 from leco.algo.losses import entropy, log_prob, policy_gradient_loss, value_loss
 from leco.algo.meta import meta_gradient_weights, outer_loss
+from leco.algo.optim import AdamState, adam, adam_jacobian_diag
 from leco.algo.vtrace import VTrace, vtrace
 from leco.learning.state import Batch, Settings
-from leco.nets.policy import MiniGridPolicy
+from leco.models.policy import MiniGridPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -31,7 +31,7 @@ import torch
 
 from leco.algo.dedup import distinct
 from leco.algo.losses import reconstruction_loss
-from leco.nets.intrinsic import HashModule, minigrid_intrinsic
+from leco.models.intrinsic import HashModule, minigrid_intrinsic
 
 if TYPE_CHECKING:
     from collections.abc import Callable

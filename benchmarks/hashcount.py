@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import redis
 
-from leco.machine import hardware
 from leco.rpc.channel import open_channel
-from leco.rpc.counting import SERVICE
+from leco.rpc.hashcount_client import SERVICE
+from leco.telemetry.provenance import hardware
 from leco.v1 import hash_count_pb2, hash_count_pb2_grpc
 from services.hashcount.demo import service
 

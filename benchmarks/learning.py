@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def sweep(task: Task, out: Path) -> None:
     """Trains a task with every seed, one after the other."""
-    command = [sys.executable, "-m", "services.cli", "sweep", "--tasks", task.name, "--seeds", f"1-{task.seeds}"]
+    command = [sys.executable, "-P", "-m", "leco", "sweep", "--tasks", task.name, "--seeds", f"1-{task.seeds}"]
     command += ["--frames", str(task.frames), "--out", str(out / task.name), "--plain"]
     subprocess.run(command, check=True, cwd=Path.cwd())
 

@@ -26,9 +26,9 @@ import zstandard
 from hashcount import Report, alternately, measured, spread
 
 from leco.envs.registry import make
-from leco.memory import keep_freed_memory
 from leco.rpc.codec import trajectory_from_message, trajectory_to_message
 from leco.rpc.tensors import COMPRESSIONS, ZSTD_LEVEL
+from leco.telemetry.malloc import keep_freed_memory
 from leco.types import EpisodeSummary, Trajectory, TrajectorySpec
 from leco.v1 import learner_pb2
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from leco.nets.recurrent import LstmCore
+from leco.models.lstm import LstmCore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

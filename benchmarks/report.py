@@ -20,22 +20,26 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from hashcount import RESULTS, Report, measured
 
-from leco.config import Experiment, parse, to_toml
+from leco.checkpoint.milestones import milestone_updates
+from leco.config.toml import parse, to_toml
 from leco.envs.registry import find_task
+from leco.evaluation.record import make_recording
+from leco.evaluation.recording import FOLDER, Recording, recording_name, write_recording
+from leco.evaluation.rollout import Keeper, evaluate
+from leco.evaluation.trained import Trained
 from leco.learning.state import init
-from leco.methods import find_method
-from leco.milestones import milestone_updates
-from leco.networks import build
-from leco.report.recording import FOLDER, Recording, recording_name, write_recording
-from services.episodes import Keeper, evaluate
-from services.evaluate import Trained
-from services.learner.recorder import COLUMNS
-from services.recording import make_recording
+from leco.methods.table import find_method
+from leco.models.build import build
+from services.learner.metrics_logger import COLUMNS
+
+if TYPE_CHECKING:
+    from leco.config.experiment import Experiment
 
 METHODS = ("leco", "vq-only", "dsc", "no-int")
 SEEDS = (1, 2, 3)
@@ -55,7 +59,7 @@ def main() -> None:
             print(f"{method}: made", flush=True)
         out = Path(folder) / "report"
         begin = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "services.cli", "report", runs, f"--out={out}"], check=True)
+        subprocess.run([sys.executable, "-P", "-m", "leco", "report", runs, f"--out={out}"], check=True)
         seconds = time.perf_counter() - begin
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         figures = len(list((out / "figures").glob("*.png")))

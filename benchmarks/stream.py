@@ -35,25 +35,25 @@ from hashcount import Report, alternately, measured, ratios, spread
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from leco.config import parse, to_toml
+from leco.checkpoint.snapshot import acting_snapshot, load_acting
+from leco.config.toml import parse, to_toml
 from leco.learning.state import init
-from leco.memory import keep_freed_memory
-from leco.methods import find_method
-from leco.networks import build
-from leco.publishing import acting_snapshot, load_acting
+from leco.methods.table import find_method
+from leco.models.build import build
 from leco.rpc.channel import MAX_FRAME_BYTES, open_channel
 from leco.rpc.codec import trajectory_from_message, trajectory_to_message
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
-from leco.rpc.learning import SERVICE, LearnerClient
+from leco.rpc.learner_client import SERVICE, LearnerClient
 from leco.rpc.server import RpcServer
-from leco.telemetry import configure_logging
+from leco.telemetry.logging import configure_logging
+from leco.telemetry.malloc import keep_freed_memory
 from leco.types import ParameterSnapshot, RunSpecification, Trajectory, TrajectorySpec
 from leco.v1 import learner_pb2, learner_pb2_grpc
 from services.hashcount.demo import service
 from services.learner.batching import make_batch
-from services.learner.intake import Intake
 from services.learner.metrics import LearnerMetrics
 from services.learner.servicer import LearnerServicer
+from services.learner.trajectory_queue import Intake
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -598,7 +598,7 @@ def leco(name: str, ready: str, folder: Path, *flags: str) -> Iterator[dict[str,
     command = [
         sys.executable,
         "-m",
-        "services.cli",
+        "leco.cli.main",
         name,
         "--metrics-port=0",
         "--threads=1",

@@ -13,7 +13,7 @@ import statistics
 import time
 from itertools import pairwise
 
-from leco import tracing
+from leco.telemetry import tracing
 
 ENVIRONMENTS = 16
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"

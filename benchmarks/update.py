@@ -23,10 +23,10 @@ import torch
 import leco.learning.intrinsic_pass
 from leco.learning.state import Batch, Networks, Settings, init
 from leco.learning.update import update
-from leco.memory import keep_freed_memory
-from leco.methods import find_method
-from leco.nets.intrinsic import minigrid_intrinsic
-from leco.nets.policy import MiniGridPolicy
+from leco.methods.table import find_method
+from leco.models.intrinsic import minigrid_intrinsic
+from leco.models.policy import MiniGridPolicy
+from leco.telemetry.malloc import keep_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from leco.rpc.channel import open_channel
-from leco.rpc.counting import SERVICE, CodeBatch, HashCountClient
+from leco.rpc.hashcount_client import SERVICE, CodeBatch, HashCountClient
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
 from leco.rpc.server import RpcServer
 from leco.v1 import hash_count_pb2_grpc

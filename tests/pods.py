@@ -111,7 +111,7 @@ class Pod:
     @staticmethod
     def ours(words: list[str]) -> list[str]:
         """`leco` of this tree."""
-        return [sys.executable, "-m", "services.cli", *words[1:]] if words[0] == "leco" else words
+        return [sys.executable, "-P", "-m", "leco", *words[1:]] if words[0] == "leco" else words
 
     def __enter__(self) -> Self:
         self.log = self.folder / "log"

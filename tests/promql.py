@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import grpc
 import promql_parser
 
-from leco.telemetry import new_registry
+from leco.cli.catalogue import SERVICES, catalogue
+from leco.telemetry.logging import new_registry
 from leco.v1 import hash_count_pb2, learner_pb2
-from services.catalogue import SERVICES, catalogue
-from services.learner.recorder import COLUMNS
+from services.learner.metrics_logger import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import torch
 
 from leco.learning.state import Batch, Networks
-from leco.methods import find_method
-from leco.nets.policy import MiniGridPolicy
-from leco.networks import build
+from leco.methods.table import find_method
+from leco.models.build import build
+from leco.models.policy import MiniGridPolicy
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from leco.nets.intrinsic import Intrinsic
+    from leco.models.intrinsic import Intrinsic
 
     Net = TypeVar("Net", bound=Intrinsic)
 

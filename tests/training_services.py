@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from service_process import START_SECONDS, ServiceProcess, until
 
-from leco.config import parse, to_toml
+from leco.config.toml import parse, to_toml
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-LECO = (sys.executable, "-m", "services.cli")
+LECO = (sys.executable, "-P", "-m", "leco")
 # Stepped by MiniGrid itself, because it has a step of its own: no kernel is compiled when an actor starts. An episode of random
 # play has 27 actions in the mean, so that most unrolls begin inside one.
 TASK = "MiniGrid-Fetch-5x5-N2-v0"

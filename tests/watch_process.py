@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from leco.config import parse, to_toml
+from leco.checkpoint.state_file import save
+from leco.config.toml import parse, to_toml
 from leco.envs.registry import find_task
 from leco.learning.state import init
-from leco.methods import find_method
-from leco.networks import build
-from leco.saving import save
+from leco.methods.table import find_method
+from leco.models.build import build
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ class WatchProcess:
     """
 
     def __init__(self, run: Path, *flags: str, env: dict[str, str] | None = None) -> None:
-        self._command = [sys.executable, "-m", "services.cli", "watch", str(run), *flags]
+        self._command = [sys.executable, "-P", "-m", "leco", "watch", str(run), *flags]
         self._env = env
         self.lines: list[str] = []
 

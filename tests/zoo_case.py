@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from leco.config import parse, to_toml
+from leco.checkpoint.state_file import save
+from leco.config.toml import parse, to_toml
+from leco.evaluation.trained import build_networks
 from leco.learning.state import init
 from leco.report.statistics import wilson
-from leco.saving import save
-from services.evaluate import build_networks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from services.catalogue import SERVICES, Measure, catalogue
+from leco.cli.catalogue import SERVICES, Measure, catalogue
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -141,7 +141,7 @@ def find_task(name: str) -> Task:
     if name.startswith("MiniGrid-"):
         import gymnasium  # noqa: PLC0415  # see above
 
-        from leco.envs.minigrid_reference import make_one  # noqa: PLC0415  # see above
+        from leco.envs.minigrid.reference import make_one  # noqa: PLC0415  # see above
 
         ids = [known for known in gymnasium.registry if known.startswith("MiniGrid-")]
         if name in ids:
@@ -167,11 +167,11 @@ def make(task: Task | str, environments: int, seed: int, *, compiled: bool = Tru
     if isinstance(task, str):
         task = find_task(task)
     if task.simulator == "dmlab":
-        from leco.envs.dmlab import DmlabEnv  # noqa: PLC0415  # see above
+        from leco.envs.dmlab.environment import DmlabEnv  # noqa: PLC0415  # see above
 
         return DmlabEnv(task.id, environments, seed)
     if task.simulator == "vizdoom":
-        from leco.envs.vizdoom import VizdoomEnv  # noqa: PLC0415  # see above
+        from leco.envs.vizdoom.environment import VizdoomEnv  # noqa: PLC0415  # see above
 
         return VizdoomEnv(task.id, environments, seed)
     return _make_minigrid(task, environments, seed, compiled=compiled)
@@ -180,12 +180,12 @@ def make(task: Task | str, environments: int, seed: int, *, compiled: bool = Tru
 def _make_minigrid(task: Task, environments: int, seed: int, *, compiled: bool) -> VectorEnv:
     import gymnasium  # noqa: PLC0415  # see above
 
-    from leco.envs.minigrid_reference import ReferenceMiniGrid  # noqa: PLC0415  # see above
+    from leco.envs.minigrid.reference import ReferenceMiniGrid  # noqa: PLC0415  # see above
 
     spec = gymnasium.registry[task.id]
     if compiled:
-        from leco.envs.minigrid_compiled import CompiledMiniGrid  # noqa: PLC0415  # see above
-        from leco.envs.minigrid_levels import refusal  # noqa: PLC0415  # see above
+        from leco.envs.minigrid.compiled import CompiledMiniGrid  # noqa: PLC0415  # see above
+        from leco.envs.minigrid.levels import refusal  # noqa: PLC0415  # see above
 
         reason = refusal(spec)
         if reason is None:

@@ -23,15 +23,15 @@ from torch.func import functional_call
 from leco.algo.dedup import Distinct, expand
 from leco.algo.losses import reconstruction_loss
 from leco.algo.sampling import systematic_sample
-from leco.methods import Method, Modulation
-from leco.nets.intrinsic import HashModule
+from leco.methods.table import Method, Modulation
+from leco.models.intrinsic import HashModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from leco.learning.state import Batch, Params
-    from leco.nets.bottleneck import Squeezed
-    from leco.nets.intrinsic import Intrinsic
+    from leco.models.intrinsic import Intrinsic
+    from leco.models.vq import Squeezed
 
 _GOLDEN = 0.6180339887498949  # its multiples fill the interval from 0 to 1 evenly, however many there are
 _HEADS = ("modulator_", "value_head.")  # the parameters of what follows z_e beside the hash

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from leco.learning.policy_step import PolicyBatch, PolicyStep
     from leco.learning.state import Params
-    from leco.nets.policy import Policy
+    from leco.models.policy import Policy
 
 
 def modulator_loss(

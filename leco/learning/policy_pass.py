@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from leco.learning.state import Batch
-    from leco.nets.policy import Policy, PolicyOutput
+    from leco.models.policy import Policy, PolicyOutput
 
 
 class Rollout(NamedTuple):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import torch
 
-from leco.algo.adam import adam, adam_jacobian_diag, adam_preconditioner, clip, clip_vjp
 from leco.algo.losses import (
     clipped_surrogate_loss,
     entropy,
@@ -19,6 +18,7 @@ from leco.algo.losses import (
     surrogate_weight,
     value_loss,
 )
+from leco.algo.optim import adam, adam_jacobian_diag, adam_preconditioner, clip, clip_vjp
 from leco.learning.policy_pass import run_some
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from leco.algo.adam import AdamState, Clipped
     from leco.algo.dedup import Distinct
+    from leco.algo.optim import AdamState, Clipped
+    from leco.config.training import Settings
     from leco.learning.policy_pass import Sequences
     from leco.learning.state import Params
-    from leco.nets.policy import Policy
-    from leco.settings import Settings
+    from leco.models.policy import Policy
 
 
 class Targets(NamedTuple):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from leco.algo.bonus import (
+from leco.algo.rewards import (
     adapted_lambda,
     intrinsic_reward,
     modulation,
@@ -22,10 +22,10 @@ from leco.learning.policy_pass import previous_action
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from leco.config.training import Settings
     from leco.learning.intrinsic_pass import IntrinsicOutput
     from leco.learning.state import Batch
-    from leco.methods import Method
-    from leco.settings import Settings
+    from leco.methods.table import Method
 
 MEAN_DECAY = 0.95  # of the running mean of r_ep, a batch
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, nn
 
-from leco.algo.adam import AdamState, init_adam
-from leco.settings import Settings
+from leco.algo.optim import AdamState, init_adam
+from leco.config.training import Settings
 
 if TYPE_CHECKING:
-    from leco.nets.curiosity import Dynamics, Rnd
-    from leco.nets.intrinsic import Intrinsic
-    from leco.nets.policy import Policy
+    from leco.models.exploration import Dynamics, Rnd
+    from leco.models.intrinsic import Intrinsic
+    from leco.models.policy import Policy
 
 __all__ = ["Batch", "Networks", "Params", "Settings", "TrainingState", "init"]
 

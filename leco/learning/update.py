@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from leco.algo.adam import adam
 from leco.algo.dedup import distinct
 from leco.algo.losses import log_prob, standardize, value_loss
+from leco.algo.optim import adam
 from leco.algo.vtrace import vtrace
+from leco.config.training import at_frame
 from leco.learning.intrinsic_pass import DecoderSampling, IntrinsicPass
 from leco.learning.modulator import modulator_loss
 from leco.learning.policy_pass import cut, cut_batch, unroll_policy
@@ -31,21 +32,20 @@ from leco.learning.policy_step import (
     single_step,
 )
 from leco.learning.rewards import compute_rewards, explained_variance, running_mean, running_trust
-from leco.methods import Modulation
-from leco.novelty import judge
-from leco.settings import at_frame
+from leco.methods.novelty import judge
+from leco.methods.table import Modulation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from leco.algo.adam import AdamState
     from leco.algo.dedup import Distinct
+    from leco.algo.optim import AdamState
     from leco.algo.vtrace import VTrace
     from leco.learning.policy_pass import Rollout
     from leco.learning.policy_step import PolicyStep
     from leco.learning.state import Batch, Networks, Params, Settings, TrainingState
-    from leco.methods import Method
-    from leco.novelty import Novel
+    from leco.methods.novelty import Novel
+    from leco.methods.table import Method
 
 
 def update(

@@ -14,7 +14,7 @@ from leco.report.style import PANEL, Panel, colour, ids
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from leco.report.recording import Episode, Recording
+    from leco.evaluation.recording import Episode, Recording
     from leco.report.runs import Run
 
 ROWS = 8  # codes in a gallery

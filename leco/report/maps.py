@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from leco.report.recording import Episode, Recording
+    from leco.evaluation.recording import Episode, Recording
     from leco.report.runs import Run
 
 TILE = 16

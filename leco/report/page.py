@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from leco.files import replace_file
-from leco.methods import METHODS, Hash
+from leco.checkpoint.atomic_file import replace_file
+from leco.methods.table import METHODS, Hash
 from leco.report import curves, gallery, maps, results
 from leco.report.runs import find_known
 from leco.report.style import save, styled

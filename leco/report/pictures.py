@@ -10,7 +10,7 @@ from minigrid.core.constants import DIR_TO_VEC, OBJECT_TO_IDX
 from minigrid.core.grid import Grid
 
 if TYPE_CHECKING:
-    from leco.report.recording import Episode
+    from leco.evaluation.recording import Episode
 
     Picture = npt.NDArray[np.uint8]  # [height, width, RGB]
 

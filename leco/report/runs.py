@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leco.config import ConfigError, flat, parse, show
+from leco.config.experiment import ConfigError
+from leco.config.toml import flat, parse, show
 from leco.envs.registry import TASKS
+from leco.evaluation.recording import FOLDER, Recording, RecordingError, read_recording
 from leco.report.metrics import columns, read_metrics, when_reached
-from leco.report.recording import FOLDER, Recording, RecordingError, read_recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from leco.config import Experiment
+    from leco.config.experiment import Experiment
     from leco.envs.registry import Task
     from leco.report.metrics import Column, Reached
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 
-from leco.files import replace_file
+from leco.checkpoint.atomic_file import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

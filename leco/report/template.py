@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
-from leco.clock import clock
+from leco.telemetry.timing import clock
 
 if TYPE_CHECKING:
     from leco.report.results import Row

@@ -13,7 +13,7 @@ import structlog
 from google.protobuf.message import DecodeError
 from prometheus_client import Counter, Gauge, Histogram
 
-from leco import tracing
+from leco.telemetry import tracing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

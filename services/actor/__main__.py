@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import structlog
 import torch
 
-from leco.memory import keep_freed_memory
-from leco.rpc import counting, learning
+from leco.rpc import hashcount_client, learner_client
 from leco.rpc.channel import open_channel
-from leco.telemetry import configure_logging, new_registry, serve_metrics
-from leco.tracing import start_tracing
-from services.actor.acting import Actor
+from leco.telemetry.logging import configure_logging, new_registry, serve_metrics
+from leco.telemetry.malloc import keep_freed_memory
+from leco.telemetry.tracing import start_tracing
 from services.actor.config import ActorSettings, read_settings
+from services.actor.loop import Actor
 from services.actor.metrics import ActorMetrics
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         signal.signal(each, stop)
     try:
         act(settings, stopped)
-    except (OSError, ValueError, learning.LearnerError) as error:
+    except (OSError, ValueError, learner_client.LearnerError) as error:
         sys.exit(f"leco actor: {error}")
 
 
@@ -64,18 +64,18 @@ def act(settings: ActorSettings, stopped: threading.Event) -> None:
             port, stop_metrics = serve_metrics(registry, host=settings.metrics_host, port=settings.metrics_port)
             stack.callback(stop_metrics)
             log.info("serving metrics", port=port)
-        learner = open_channel(settings.learner, service=learning.SERVICE, tls=settings.tls)
+        learner = open_channel(settings.learner, service=learner_client.SERVICE, tls=settings.tls)
         stack.callback(learner.close)
         hashcount = None
         if settings.hashcount is not None:
-            hashcount = open_channel(settings.hashcount, service=counting.SERVICE, tls=settings.tls)
+            hashcount = open_channel(settings.hashcount, service=hashcount_client.SERVICE, tls=settings.tls)
             stack.callback(hashcount.close)
         while not stopped.is_set():
             try:
                 play_run(settings, metrics, learner, hashcount, stopped)
-            except learning.RunChanged as change:
+            except learner_client.RunChanged as change:
                 log.warning("the learner has another run; joining it", reason=str(change))
-            except learning.Closed:  # stopped while it waited for the learner
+            except learner_client.Closed:  # stopped while it waited for the learner
                 break
     log.info("stopped", frames=int(registry.get_sample_value("leco_actor_frames_total") or 0))
 
@@ -88,7 +88,7 @@ def play_run(
     stopped: threading.Event,
 ) -> None:
     """Joins and plays until `stopped`, then sends what was played, as long as that takes no longer than the drain may."""
-    with learning.LearnerClient(
+    with learner_client.LearnerClient(
         learner,
         actor_name=settings.name,
         software_version=metadata.version("leco"),

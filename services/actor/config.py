@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from leco.rpc.tensors import Compression
     from leco.rpc.tls import ChannelTls
-    from leco.telemetry import LogFormat
+    from leco.telemetry.logging import LogFormat
 
 DESCRIPTION = """\
 Plays: joins a learner's run, steps environments with its policy, has what it sees counted, and sends trajectories.

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from leco.rpc.counting import SERVICE
+from leco.rpc.hashcount_client import SERVICE
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
 from leco.rpc.server import RpcServer, wait_for_signal
-from leco.telemetry import configure_logging, new_registry, serve_metrics
-from leco.tracing import start_tracing
+from leco.telemetry.logging import configure_logging, new_registry, serve_metrics
+from leco.telemetry.tracing import start_tracing
 from leco.v1 import hash_count_pb2_grpc
 from services.hashcount.config import Settings, read_settings
 from services.hashcount.memory import MemoryStore

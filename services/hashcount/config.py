@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from services import flags
 from services.hashcount.address import StoreAddress, parse_address
 from services.hashcount.memory import MemoryStore
-from services.hashcount.runs import MAX_RUN_CODES
+from services.hashcount.run_counts import MAX_RUN_CODES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leco.rpc.tls import ServerTls
-    from leco.telemetry import LogFormat
+    from leco.telemetry.logging import LogFormat
 
 DESCRIPTION = """\
 Counts how often each code was seen in its episode, exactly once however often a call is repeated.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from leco.rpc.channel import open_channel
-from leco.rpc.counting import SERVICE, CodeBatch, HashCountClient
+from leco.rpc.hashcount_client import SERVICE, CodeBatch, HashCountClient
 from leco.v1.hash_count_pb2 import EpisodeStatus
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from services.hashcount import store
+from services.hashcount.count_arena import Visits, code_bytes
 from services.hashcount.distinct import Distinct
-from services.hashcount.run_tables import RunTables
-from services.hashcount.runs import MAX_RUN_CODES, RunVisits
+from services.hashcount.memory_run_counts import RunTables
+from services.hashcount.run_counts import MAX_RUN_CODES, RunVisits
 from services.hashcount.store import Batch, Outcome, Status
-from services.hashcount.visits import Visits, code_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import redis
 import structlog
 
-from services.hashcount.runs import MAX_RUN_CODES, RunVisits
-from services.hashcount.script import TABLE_PATTERN, RunScriptCalls, ScriptCalls, load_script, reason
+from services.hashcount.redis_script import TABLE_PATTERN, RunScriptCalls, ScriptCalls, load_script, reason
+from services.hashcount.run_counts import MAX_RUN_CODES, RunVisits
 from services.hashcount.store import Status, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from services.hashcount.distinct import Distinct
-    from services.hashcount.script import Script
+    from services.hashcount.redis_script import Script
     from services.hashcount.store import Batch, Outcome
     from services.hashcount.topology import Topology
 

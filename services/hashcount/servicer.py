@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from leco import tracing
 from leco.rpc.interceptor import Refusal
+from leco.telemetry import tracing
 from leco.v1 import hash_count_pb2, hash_count_pb2_grpc
 from services.hashcount.store import Batch, Outcome, StoreUnavailableError
 

@@ -12,34 +12,34 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 import torch
 
-from leco.coding import make_coder
-from leco.config import to_toml
+from leco.config.experiment import method_of
+from leco.config.toml import to_toml
 from leco.envs.registry import find_task
-from leco.experiment import method_of
 from leco.learning.state import Networks, init
-from leco.machine import clock_zero
-from leco.memory import keep_freed_memory
-from leco.networks import build
+from leco.models.build import build
+from leco.models.hash_function import make_coder
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
-from leco.rpc.learning import SERVICE
+from leco.rpc.learner_client import SERVICE
 from leco.rpc.server import RpcServer, wait_for_signal
-from leco.telemetry import configure_logging, new_registry, serve_metrics
-from leco.tracing import start_tracing
+from leco.telemetry.logging import configure_logging, new_registry, serve_metrics
+from leco.telemetry.malloc import keep_freed_memory
+from leco.telemetry.provenance import clock_zero
+from leco.telemetry.tracing import start_tracing
 from leco.types import RunSpecification, TrajectorySpec
 from leco.v1 import learner_pb2_grpc
 from services.learner.checkpoints import Checkpoints
 from services.learner.config import LearnerSettings, read_settings
-from services.learner.intake import Intake
 from services.learner.metrics import LearnerMetrics
-from services.learner.recorder import Episodes, Recorder
+from services.learner.metrics_logger import Episodes, Recorder
 from services.learner.run_folder import open_run, run_name
 from services.learner.servicer import LearnerServicer
 from services.learner.trainer import Trainer
+from services.learner.trajectory_queue import Intake
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from leco.config import Experiment
+    from leco.config.experiment import Experiment
 
 log = structlog.get_logger("leco.learner")
 

@@ -2,7 +2,7 @@
 
 checkpoints/000012000.safetensors   after 12,000 updates
 checkpoints/best.safetensors        of the highest mean return so far
-checkpoints/milestone-...           see leco.milestones
+checkpoints/milestone-...           see leco.checkpoint.milestones
 checkpoints/versions                no version of the parameters above this number was ever published
 """
 
@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from leco.files import replace_file
-from leco.milestones import milestone_path
-from leco.saving import SavedStateError, load, save
+from leco.checkpoint.atomic_file import replace_file
+from leco.checkpoint.milestones import milestone_path
+from leco.checkpoint.state_file import SavedStateError, load, save
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from leco.checkpoint.state_file import Fact
     from leco.learning.state import TrainingState
-    from leco.saving import Fact
 
 log = structlog.get_logger("leco.learner")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leco.rpc.tls import ServerTls
-    from leco.telemetry import LogFormat
+    from leco.telemetry.logging import LogFormat
 
 WhenDone = Literal["exit", "wait"]
 

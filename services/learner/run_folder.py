@@ -17,9 +17,10 @@ import time
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from leco.config import ConfigError, Experiment, parse, to_toml
-from leco.files import replace_file
-from leco.machine import hardware, typed_command
+from leco.checkpoint.atomic_file import replace_file
+from leco.config.experiment import ConfigError, Experiment
+from leco.config.toml import parse, to_toml
+from leco.telemetry.provenance import hardware, typed_command
 
 if TYPE_CHECKING:
     from pathlib import Path

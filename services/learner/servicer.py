@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import structlog
 
-from leco import tracing
 from leco.rpc.codec import CodecError, parameters_to_messages, specification_to_message, trajectory_from_message
 from leco.rpc.interceptor import Refusal
+from leco.telemetry import tracing
 from leco.v1 import learner_pb2, learner_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from leco.types import ParameterSnapshot, RunSpecification
-    from services.learner.intake import Intake, Stream
     from services.learner.metrics import LearnerMetrics
+    from services.learner.trajectory_queue import Intake, Stream
 
 log = structlog.get_logger(__name__)
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from leco import tracing
+from leco.checkpoint.milestones import milestone_updates
+from leco.checkpoint.snapshot import acting_snapshot
+from leco.config.experiment import method_of
 from leco.envs.registry import find_task
-from leco.experiment import method_of
 from leco.learning.update import update
-from leco.milestones import milestone_updates
-from leco.publishing import acting_snapshot
 from leco.report.metrics import columns, when_reached
+from leco.telemetry import tracing
 from services.learner.batching import make_batch
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     import torch
 
-    from leco.config import Experiment
+    from leco.checkpoint.state_file import Fact
+    from leco.config.experiment import Experiment
     from leco.learning.state import Networks, Params, TrainingState
-    from leco.saving import Fact
     from leco.types import ParameterSnapshot, Trajectory
     from services.learner.checkpoints import Checkpoints
-    from services.learner.intake import Intake
     from services.learner.metrics import LearnerMetrics
-    from services.learner.recorder import Episodes, Recorder
+    from services.learner.metrics_logger import Episodes, Recorder
+    from services.learner.trajectory_queue import Intake
 
 log = structlog.get_logger("leco.learner")
 

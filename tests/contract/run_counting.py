@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from harness import Direct, ThroughGrpc
 
-from leco.rpc.counting import CodeBatch, HashCountClient
+from leco.rpc.hashcount_client import CodeBatch, HashCountClient
 from services.hashcount import store as stores
 from services.hashcount.store import Status
 

@@ -8,9 +8,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from leco.envs import noisy_tv
-from leco.envs.minigrid_compiled import CompiledMiniGrid
-from leco.envs.minigrid_reference import ReferenceMiniGrid, make_one
+from leco.envs.minigrid import noisy_tv
+from leco.envs.minigrid.compiled import CompiledMiniGrid
+from leco.envs.minigrid.reference import ReferenceMiniGrid, make_one
 from leco.envs.vector import episode_seed
 
 if TYPE_CHECKING:

@@ -14,14 +14,14 @@ from harness import RETRY_WINDOW, TTL, Batch, Clock, Direct, LoopThread, memory_
 from redis_servers import HOST, Proxy
 from run_counting import RunAnswer, count_run_wide
 
-from leco.rpc.counting import CodeBatch, HashCountClient
+from leco.rpc.hashcount_client import CodeBatch, HashCountClient
 from leco.v1 import hash_count_pb2
 from services.hashcount import servicer
 from services.hashcount.address import parse_address
 from services.hashcount.distinct import parts_of
 from services.hashcount.memory import MemoryStore
 from services.hashcount.redis_store import RedisStore
-from services.hashcount.runs import PART_BITS, PARTS
+from services.hashcount.run_counts import PART_BITS, PARTS
 from services.hashcount.store import Status
 from services.hashcount.topology import connect
 

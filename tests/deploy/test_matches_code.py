@@ -13,12 +13,12 @@ import numba.core.config
 import pytest
 from kustomized import K8S, OVERLAYS, ROOT, Built, Object, combinations, expanded, needs_kustomize
 
-from leco.config import parse
-from leco.envs.dmlab import Machine
-from leco.rpc import counting, learning
-from services import health, levels
+from leco.cli import dmlab_levels, health
+from leco.cli.main import COMMANDS
+from leco.config.toml import parse
+from leco.envs.dmlab.environment import Machine
+from leco.rpc import hashcount_client, learner_client
 from services.actor.config import read_settings as read_actor
-from services.cli import COMMANDS
 from services.hashcount.config import read_settings as read_hashcount
 from services.learner.config import read_settings as read_learner
 
@@ -33,9 +33,9 @@ COMBINATIONS = [each for each in combinations() if not BESIDE & set(each.compone
 every_combination = pytest.mark.parametrize("built", COMBINATIONS, ids=str)
 every_overlay = pytest.mark.parametrize("built", [Built(each, ()) for each in OVERLAYS], ids=str)
 SERVICES = {
-    "learner": (read_learner, learning.SERVICE),
+    "learner": (read_learner, learner_client.SERVICE),
     "actor": (read_actor, None),
-    "hashcount": (read_hashcount, counting.SERVICE),
+    "hashcount": (read_hashcount, hashcount_client.SERVICE),
 }
 
 
@@ -245,13 +245,13 @@ def test_the_warm_up_is_told_what_it_understands(tmp_path: Path, monkeypatch: py
         done.append(given)
         return 0
 
-    monkeypatch.setattr(levels, "warm_up", note)
+    monkeypatch.setattr(dmlab_levels, "warm_up", note)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     for index in range(job["completions"]):
         arguments = [expanded(each, {"JOB_COMPLETION_INDEX": str(index)}) for each in container["args"]]
         with pytest.raises(SystemExit, match="0"):
-            levels.main([each.replace("/etc/leco", str(tmp_path / "etc" / "leco")) for each in arguments])
+            dmlab_levels.main([each.replace("/etc/leco", str(tmp_path / "etc" / "leco")) for each in arguments])
     assert [given[2:] for given in done] == [(index, job["completions"]) for index in range(job["completions"])]
     machine = Machine.from_environment(variables)
     assert {given[1] for given in done} == {machine}

@@ -17,7 +17,7 @@ from ports import free_port
 from redis_servers import RedisServer
 from training_services import SMALL
 
-from leco.config import parse, to_toml
+from leco.config.toml import parse, to_toml
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from ports import free_port
 from service_process import ServiceProcess, until
 
 from leco.rpc.channel import open_channel
-from leco.rpc.counting import SERVICE, CodeBatch, HashCountClient
+from leco.rpc.hashcount_client import SERVICE, CodeBatch, HashCountClient
 
 if TYPE_CHECKING:
     from pathlib import Path

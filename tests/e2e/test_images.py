@@ -74,7 +74,7 @@ def test_an_image_runs_as_nobody_in_particular_and_cannot_compile(images: dict[s
 def test_what_hashcount_imports_is_compiled_already(images: dict[str, str]) -> None:
     """Where the image is read-only, what is not compiled is compiled at every start, and by every probe."""
     for command in ("hashcount", "health"):
-        loaded = inside(images["hashcount"], "python3", "-v", "-m", "services.cli", command, "--help").stderr
+        loaded = inside(images["hashcount"], "python3", "-v", "-P", "-m", "leco", command, "--help").stderr
         assert (
             "code object from '/opt/leco/lib/python3.11/site-packages/grpc/__pycache__/__init__.cpython-311.pyc'"
             in loaded

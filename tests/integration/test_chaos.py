@@ -22,7 +22,7 @@ from redis_servers import HOST, Proxy, RedisServer
 from service_process import ServiceProcess
 
 from leco.rpc.channel import open_channel
-from leco.rpc.counting import SERVICE, CodeBatch, CountResult, HashCountClient
+from leco.rpc.hashcount_client import SERVICE, CodeBatch, CountResult, HashCountClient
 from services.hashcount.store import Status
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ def ask(api: KubernetesApi, folder: Path, *flags: str) -> subprocess.CompletedPr
     config = folder / "kubeconfig"
     api.write_config(config)
     environment = os.environ | {"KUBECONFIG": str(config)}
-    command = [sys.executable, "-m", "services.cli", "cluster", *flags]
+    command = [sys.executable, "-P", "-m", "leco", "cluster", *flags]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -12,15 +12,15 @@ import pytest
 from PIL import Image
 from zoo_case import WALKS, saved_run
 
-from leco.config import parse
-from services import demo, zoo
+from leco.cli import demo, zoo
+from leco.config.toml import parse
 
 pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parents[2]
 # The demonstration itself, but for what it trains and what it plays.
 SMALL = """
 import sys
-from services import demo
+from leco.cli import demo
 
 demo.EXPERIMENT = demo.EXPERIMENT.replace("MultiRoom-N6", "Empty-5x5")
 demo.OF_THE_ZOO = "Empty-5x5"

@@ -12,7 +12,7 @@ import torch
 from test_training import state_of
 from training_services import LECO, PATIENCE, TASK, rows
 
-from leco.methods import METHODS
+from leco.methods.table import METHODS
 
 if TYPE_CHECKING:
     from pathlib import Path

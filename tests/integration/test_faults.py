@@ -23,7 +23,7 @@ from redis_servers import HOST, Proxy, RedisClusterServers, RedisServer
 from service_process import ServiceProcess, until
 
 from leco.rpc.channel import open_channel
-from leco.rpc.counting import SERVICE, HashCountClient
+from leco.rpc.hashcount_client import SERVICE, HashCountClient
 from services.hashcount.store import Status, StoreUnavailableError
 
 if TYPE_CHECKING:

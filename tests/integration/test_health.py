@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from redis_servers import RedisServer
 from service_process import ServiceProcess, until
 
-from leco.rpc.counting import SERVICE
+from leco.rpc.hashcount_client import SERVICE
 
 if TYPE_CHECKING:
     import pytest
 
 
 def ask(*flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "services.cli", "health", *flags]
+    command = [sys.executable, "-P", "-m", "leco", "health", *flags]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -67,7 +67,7 @@ def test_without_an_address_it_says_what_to_give() -> None:
 
 def test_it_loads_nothing_heavy() -> None:
     code = (
-        "import sys, services.health; sys.exit(', '.join({'torch', 'numpy', 'redis', 'minigrid'} & sys.modules.keys()))"
+        "import sys, leco.cli.health; sys.exit(', '.join({'torch', 'numpy', 'redis', 'minigrid'} & sys.modules.keys()))"
     )
     asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert asked.stderr.strip() == ""

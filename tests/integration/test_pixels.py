@@ -14,7 +14,7 @@ from service_process import until
 from test_training import state_of
 from training_services import LECO, PATIENCE, actor, learner, rows
 
-from leco.methods import METHODS
+from leco.methods.table import METHODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

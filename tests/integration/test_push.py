@@ -24,12 +24,12 @@ from prometheus_client import CollectorRegistry
 from service_process import until
 
 from leco.rpc import channel as channel_module
-from leco.rpc import learning
+from leco.rpc import learner_client
 from leco.rpc import server as server_module
 from leco.rpc.channel import open_channel
 from leco.rpc.codec import parameters_to_messages, trajectory_to_message
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
-from leco.rpc.learning import SERVICE, Closed, LearnerClient, Rejected, RunChanged, TakenOver, Unavailable
+from leco.rpc.learner_client import SERVICE, Closed, LearnerClient, Rejected, RunChanged, TakenOver, Unavailable
 from leco.rpc.server import RpcServer
 from leco.rpc.tensors import tensors_from_message, tensors_to_message
 from leco.types import EpisodeSummary, ParameterSnapshot, RunSpecification, Trajectory, TrajectorySpec
@@ -43,9 +43,9 @@ from leco.v1.learner_pb2 import (
     PushResponse,
 )
 from services.learner import servicer
-from services.learner.intake import Intake
 from services.learner.metrics import LearnerMetrics
 from services.learner.servicer import LearnerServicer
+from services.learner.trajectory_queue import Intake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -1140,7 +1140,7 @@ def test_a_client_takes_only_parameters_of_a_size_that_it_can_hold(learner: Lear
 
 
 def test_pauses_grow_to_a_limit_and_differ() -> None:
-    pauses = list(itertools.islice(learning._pauses(), 12))
+    pauses = list(itertools.islice(learner_client._pauses(), 12))
     assert all(0.5 * longest <= pause <= longest for pause, longest in zip(pauses, (0.05, 0.1, 0.2, 0.4), strict=False))
     assert 2.5 <= max(pauses) <= 5.0
-    assert pauses != list(itertools.islice(learning._pauses(), 12))
+    assert pauses != list(itertools.islice(learner_client._pauses(), 12))

@@ -24,7 +24,7 @@ from redis_servers import HOST, Proxy, RedisServer
 from service_process import ServiceProcess, until
 
 from leco.rpc.channel import open_channel
-from leco.rpc.counting import SERVICE
+from leco.rpc.hashcount_client import SERVICE
 from leco.rpc.interceptor import RpcMetrics
 from leco.v1 import hash_count_pb2, hash_count_pb2_grpc
 from services.hashcount.memory import MemoryStore

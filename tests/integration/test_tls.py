@@ -18,7 +18,7 @@ from redis_servers import HOST, Proxy, RedisServer
 from service_process import ServiceProcess, until
 
 from leco.rpc.channel import open_channel
-from leco.rpc.counting import COUNTED, SERVICE
+from leco.rpc.hashcount_client import COUNTED, SERVICE
 from leco.rpc.tls import ChannelTls
 from leco.v1.hash_count_pb2 import CountRequest, EpisodeBatch
 from leco.v1.hash_count_pb2_grpc import HashCountServiceStub
@@ -163,7 +163,7 @@ def test_the_probe_asks_over_mutual_tls_with_settings_from_the_environment(
     mutual: ServiceProcess, ours: Authority
 ) -> None:
     client = ours.issue("probe", "probe.example")
-    probe = [sys.executable, "-m", "services.cli", "health", "--address", mutual.address]
+    probe = [sys.executable, "-P", "-m", "leco", "health", "--address", mutual.address]
     trust = {"LECO_HEALTH_TLS_CA": str(ours.file)}
     identity = {"LECO_HEALTH_TLS_CERT": str(client.certificate), "LECO_HEALTH_TLS_KEY": str(client.key)}
     asked = [

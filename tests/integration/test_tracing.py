@@ -158,7 +158,7 @@ def leco(*arguments: str, blocked: bool = False, **env: str) -> tuple[int, str]:
     """What the command says; `blocked`: where OpenTelemetry is not installed."""
     command: list[str] = [*LECO, *arguments]
     if blocked:
-        program = "import sys; sys.modules['opentelemetry'] = None; from services.cli import main; main()"
+        program = "import sys; sys.modules['opentelemetry'] = None; from leco.cli.main import main; main()"
         command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=60)
     return done.returncode, done.stderr.strip()
@@ -193,10 +193,10 @@ def test_while_it_is_off_nothing_of_it_is_imported() -> None:
 import sys
 sys.modules["opentelemetry"] = None
 import services.actor.__main__, services.hashcount.__main__, services.learner.__main__
-from leco import tracing
+from leco.telemetry import tracing
 tracing.start_tracing("actor")()
 with tracing.begin("unroll") as journey, tracing.span("play", parent=journey.traceparent, links=["x"], steps=1):
     assert (journey.traceparent, tracing.traceparent(), tracing.calling()) == ("", "", None)
-assert "leco.tracing_spans" not in sys.modules
+assert "leco.telemetry.spans" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "OTEL_SDK_DISABLED": "true"})

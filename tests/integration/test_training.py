@@ -18,13 +18,13 @@ import torch
 from service_process import ServiceProcess, until
 from training_services import LECO, PATIENCE, SMALL, TASK, actor, learner, rows, until_updates
 
-from leco.config import parse
+from leco.checkpoint.state_file import load
+from leco.config.experiment import method_of
+from leco.config.toml import parse
 from leco.envs.registry import find_task
-from leco.experiment import method_of
 from leco.learning.state import init
-from leco.networks import build
-from leco.saving import load
-from services.actor.acting import COUNT_PATIENCE_SECONDS
+from leco.models.build import build
+from services.actor.loop import COUNT_PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,8 +18,8 @@ from service_process import until
 from watch_process import TASK, WatchProcess, checkpoint, settings
 from zoo_case import saved_run
 
-from services import zoo
-from services.learner.recorder import COLUMNS, Recorder
+from leco.cli import zoo
+from services.learner.metrics_logger import COLUMNS, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -368,7 +368,7 @@ def test_a_real_training_from_its_first_line_to_its_end(browser: Browser, tmp_pa
     folder.mkdir()
     small = ("actors.unroll=16", "learner.batch=4", "learner.record_every=1", "learner.checkpoint_every=5")
     flags = [f"--task={TASK}", "--preset=paper", "--envs=4", "--threads=1", "--frames=2e6", f"--run={folder}"]
-    command = [sys.executable, "-m", "services.cli", "train", *flags, *(f"--set={each}" for each in small)]
+    command = [sys.executable, "-P", "-m", "leco", "train", *flags, *(f"--set={each}" for each in small)]
     with WatchProcess(folder) as process, visit(browser, process.url) as seen:
         page = seen.page
         expect(page.locator("#phase")).to_have_text("not begun")

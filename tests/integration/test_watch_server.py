@@ -17,9 +17,11 @@ from service_process import until
 from watch_process import TASK, WatchProcess, checkpoint, settings
 from zoo_case import saved_run
 
-from services import watch, zoo
-from services.watching.series import MOST_POINTS
-from services.watching.server import HEADERS, MOST_PAGES
+import leco
+from leco.cli import zoo
+from leco.cli.watch import command
+from leco.cli.watch.series import MOST_POINTS
+from leco.cli.watch.server import HEADERS, MOST_PAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -163,16 +165,16 @@ def children(pid: int) -> list[int]:
 
 
 def test_a_taken_port_is_passed_over_unless_it_was_asked_for(tmp_path: Path) -> None:
-    with watch.listen(None) as first, watch.listen(None) as second:
+    with command.listen(None) as first, command.listen(None) as second:
         one, other = first.getsockname()[1], second.getsockname()[1]
-        assert watch.FIRST_PORT <= one < other
+        assert command.FIRST_PORT <= one < other
         with WatchProcess(tmp_path) as process:
             assert process.port > one
             assert process.ask("/")[0] == 200
         with pytest.raises(SystemExit, match=rf"^leco watch: port {one} cannot be had \(.*\); leave out --port"):
-            watch.main([str(tmp_path), f"--port={one}"])
+            command.main([str(tmp_path), f"--port={one}"])
     with pytest.raises(SystemExit, match="leco watch: port 70000 cannot be had"):
-        watch.main([str(tmp_path), "--port=70000"])
+        command.main([str(tmp_path), "--port=70000"])
     with WatchProcess(tmp_path, f"--port={one}") as process:
         assert process.port == one
 
@@ -186,8 +188,8 @@ def test_open_opens_the_page_in_the_browser(tmp_path: Path) -> None:
 
 
 def said(*arguments: str, cwd: Path) -> str:
-    command = [sys.executable, "-m", "services.cli", "watch", *arguments]
-    env = os.environ | {"PYTHONPATH": str(Path(watch.__file__).parents[1])}
+    command = [sys.executable, "-P", "-m", "leco", "watch", *arguments]
+    env = os.environ | {"PYTHONPATH": str(Path(leco.__file__).parents[1])}
     ended = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=100, check=False)
     assert ended.returncode == 1
     return ended.stderr.strip()

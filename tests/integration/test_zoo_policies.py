@@ -9,11 +9,11 @@ import pytest
 import torch
 from zoo_case import STANDS, WALKS, saved_run
 
+from leco.cli import zoo
 from leco.envs.registry import find_task
-from leco.zoo import ZOO, find_entries, read_entry
-from services import zoo
-from services.episodes import evaluate
-from services.evaluate import build_networks, read_experiment, trained_state
+from leco.evaluation.rollout import evaluate
+from leco.evaluation.trained import build_networks, read_experiment, trained_state
+from leco.evaluation.zoo import ZOO, find_entries, read_entry
 
 LEVELS, LEAST = 30, 0.8
 MOST_BYTES = 30_000_000

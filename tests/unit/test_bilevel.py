@@ -17,20 +17,20 @@ from torch.func import functional_call
 from training_case import A, B, T, make_batch, networks
 
 import leco.learning.update
-from leco.algo.adam import AdamState
 from leco.algo.dedup import distinct
 from leco.algo.losses import entropy, log_prob, reconstruction_loss
+from leco.algo.optim import AdamState
 from leco.algo.quantize import quantize
 from leco.algo.vtrace import vtrace
 from leco.learning.state import Batch, Networks, Settings, TrainingState, init
 from leco.learning.update import update
-from leco.methods import find_method
-from leco.nets import recurrent
-from leco.nets.bottleneck import Bits
-from leco.nets.intrinsic import HashModule
+from leco.methods.table import find_method
+from leco.models import lstm
+from leco.models.intrinsic import HashModule
+from leco.models.vq import Bits
 
 if TYPE_CHECKING:
-    from leco.nets.intrinsic import Intrinsic
+    from leco.models.intrinsic import Intrinsic
 
 SETTINGS = Settings(alpha=0.7, entropy=0.05, policy_learning_rate=0.01)
 
@@ -171,7 +171,7 @@ def test_update_equals_double_backpropagation(
         batch.cut_TB[:, 0] = False
     after, _ = update(nets, state._replace(policy_adam=adam), batch, find_method(name), settings)
 
-    monkeypatch.setattr(recurrent, "unroll", plain_unroll)
+    monkeypatch.setattr(lstm, "unroll", plain_unroll)
     expected = reference(nets, batch, adam, name, whole=inner_loss == "whole", max_norm=max_norm, small=small)
     for key, gradient in expected.items():
         found = after.intrinsic_adam.mean[key] / (1 - 0.9)  # Adam's first mean is the gradient
@@ -196,7 +196,7 @@ def test_until_the_task_rewards_the_policy_is_not_asked_and_the_gradients_are_th
     after, stats = update(nets, state._replace(policy_adam=adam), batch, find_method("leco"), settings)
     assert (judged, stats["value_e_loss"]) == ([], 0.0)
 
-    monkeypatch.setattr(recurrent, "unroll", plain_unroll)
+    monkeypatch.setattr(lstm, "unroll", plain_unroll)
     expected = reference(nets, batch, adam, "leco", whole=inner_loss == "whole", max_norm=None, small=False)
     for key, gradient in expected.items():
         found = after.intrinsic_adam.mean[key] / (1 - 0.9)
@@ -261,7 +261,7 @@ def test_the_steps_of_a_batch_seen_as_one_equal_double_backpropagation(
     after, _ = update(nets, state._replace(policy_adam=adam), batch, method, settings)
     assert after.policy_adam.steps == adam.steps + 6
 
-    monkeypatch.setattr(recurrent, "unroll", plain_unroll)
+    monkeypatch.setattr(lstm, "unroll", plain_unroll)
     policy = {name: p.detach().clone().requires_grad_() for name, p in nets.policy.named_parameters()}
     states = [batch.core_state]
     logits, value = by_sequences(nets.policy, policy, batch, 3, states)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from leco.algo.hashes import dsc_code, exact_code, objects_code
-from leco.coding import Coder, make_coder
-from leco.methods import METHODS, find_method
-from leco.nets.intrinsic import HashModule
-from leco.networks import build
-from leco.settings import HashSize
+from leco.config.training import HashSize
+from leco.methods.table import METHODS, find_method
+from leco.models.build import build
+from leco.models.hash_function import Coder, make_coder
+from leco.models.intrinsic import HashModule
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from compose_system import ROOT
 
-from leco.config import parse
-from leco.rpc import counting, learning
+from leco.config.toml import parse
+from leco.rpc import hashcount_client, learner_client
 from services.actor.config import read_settings as actor_settings
 from services.hashcount.config import read_settings as hashcount_settings
 from services.learner.config import read_settings as learner_settings
@@ -86,7 +86,10 @@ def test_a_service_understands_its_environment(
         host, port = settings.listen.split(":")
         assert (host, given["LECO_HEALTH_ADDRESS"]) == ("0.0.0.0", f"127.0.0.1:{port}")
         assert exposed == {int(port), settings.metrics_port}
-        assert given["LECO_HEALTH_SERVICE"] == {"hashcount": counting.SERVICE, "learner": learning.SERVICE}[service]
+        assert (
+            given["LECO_HEALTH_SERVICE"]
+            == {"hashcount": hashcount_client.SERVICE, "learner": learner_client.SERVICE}[service]
+        )
 
 
 def test_actors_are_told_where_the_others_listen() -> None:

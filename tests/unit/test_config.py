@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leco.config import Actors, ConfigError, Experiment, Learning, parse, to_toml
+from leco.config.experiment import Actors, ConfigError, Experiment, Learning, Network, method_of
+from leco.config.presets import PRESETS
+from leco.config.toml import parse, to_toml
+from leco.config.training import HashSize, Settings, at_frame
 from leco.envs.registry import TASKS
-from leco.experiment import Network, method_of
-from leco.methods import METHODS, Hash, find_method
-from leco.presets import PRESETS
-from leco.settings import HashSize, Settings, at_frame
+from leco.methods.table import METHODS, Hash, find_method
 
 TASK = 'task = "Empty-5x5"\n'
 Kind = Literal["vq", "ae-lsh", "dsc", "exact", "objects"]

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-from leco.config import parse
+from leco.config.toml import parse
 from leco.envs.registry import find_task
-from leco.methods import METHODS
+from leco.methods.table import METHODS
 
 FOLDER = Path(__file__).parents[2] / "configs"
 FILES = sorted(FOLDER.glob("*.toml"))

@@ -14,27 +14,29 @@ import pytest
 import torch
 from PIL import Image
 
-from leco.config import ConfigError, parse, to_toml
+from leco.checkpoint.milestones import milestone_path, milestone_updates
+from leco.checkpoint.state_file import save
+from leco.cli import evaluate
+from leco.config.experiment import ConfigError
+from leco.config.toml import parse, to_toml
 from leco.envs import registry
 from leco.envs.registry import TASKS, find_task
 from leco.envs.vector import Steps
-from leco.envs.vizdoom_scenarios import SCENARIOS
+from leco.envs.vizdoom.scenarios import SCENARIOS
+from leco.evaluation import rollout
+from leco.evaluation.record import make_recording
+from leco.evaluation.recording import read_recording
+from leco.evaluation.rollout import ENGINES, FRESH, EvaluationError, Keeper, Result
+from leco.evaluation.rollout import evaluate as play
+from leco.evaluation.summary import numbers, summary
+from leco.evaluation.trained import trained_state
+from leco.evaluation.video import FRAMES_PER_SECOND, LAST_FRAMES, film
 from leco.learning.state import init
-from leco.methods import find_method
-from leco.milestones import milestone_path, milestone_updates
-from leco.nets.policy import MiniGridPolicy
-from leco.nets.stepping import stepper
-from leco.networks import build
-from leco.report.recording import read_recording
+from leco.methods.table import find_method
+from leco.models.build import build
+from leco.models.fused_step import stepper
+from leco.models.policy import MiniGridPolicy
 from leco.report.statistics import wilson
-from leco.saving import save
-from services import episodes, evaluate
-from services.episodes import ENGINES, FRESH, EvaluationError, Keeper, Result
-from services.episodes import evaluate as play
-from services.evaluate import trained_state
-from services.film import FRAMES_PER_SECOND, LAST_FRAMES, film
-from services.recording import make_recording
-from services.summary import numbers, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,7 +57,7 @@ def _not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(task: Task | str, environments: int, seed: int) -> VectorEnv:
         return registry.make(task, environments, seed, compiled=False)
 
-    monkeypatch.setattr(episodes, "make", make)
+    monkeypatch.setattr(rollout, "make", make)
 
 
 def policy(bias: Sequence[float] = (0.0, 0.0, 1.0, -3.0, -3.0, -3.0, -3.0)) -> MiniGridPolicy:
@@ -209,7 +211,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *script: Any) -> list[Scripted]:
         made.append(Scripted(environments, *script))
         return made[0]
 
-    monkeypatch.setattr(episodes, "make", make)
+    monkeypatch.setattr(rollout, "make", make)
     return made
 
 
@@ -267,7 +269,7 @@ def test_a_new_episode_knows_nothing_of_the_one_before(monkeypatch: pytest.Monke
 
         return noting
 
-    monkeypatch.setattr(episodes, "stepper", noting_stepper)
+    monkeypatch.setattr(rollout, "stepper", noting_stepper)
     play(policy(), WITH_ENGINES, episodes=30, seed=0, greedy=False)
     for start_E, action_E, reward_E in seen:
         assert ((action_E == -1) == start_E).all()

@@ -17,9 +17,9 @@ from prometheus_client import CollectorRegistry
 from leco.rpc.codec import CodecError
 from leco.rpc.interceptor import Refusal
 from leco.types import EpisodeSummary, Trajectory
-from services.learner import intake as module
-from services.learner.intake import Intake, Stream
+from services.learner import trajectory_queue as module
 from services.learner.metrics import LearnerMetrics
+from services.learner.trajectory_queue import Intake, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from service_process import until
 
-from leco.config import Experiment, parse, to_toml
+from leco.cli import progress, tables, train
+from leco.cli.train import Child
+from leco.config.toml import parse, to_toml
 from leco.envs.registry import TASKS
-from leco.machine import CLOCK_ZERO, clock_zero, process_start
-from leco.methods import METHODS
-from services import local, progress, tables
-from services.learner.recorder import COLUMNS
-from services.local import Child
+from leco.methods.table import METHODS
+from leco.telemetry.provenance import CLOCK_ZERO, clock_zero, process_start
+from services.learner.metrics_logger import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from leco.config.experiment import Experiment
 
 EXPERIMENT = parse('task = "Empty-5x5"\nframes = 2000')
 
@@ -35,7 +37,7 @@ class Started:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[Experiment, Path, dict[str, object]]] = []
-        monkeypatch.setattr(local, "train", self._train)
+        monkeypatch.setattr(train, "train", self._train)
 
     def _train(self, experiment: Experiment, folder: Path, **rest: object) -> int:
         self.calls.append((experiment, folder, rest))
@@ -43,7 +45,7 @@ class Started:
 
     def __call__(self, *arguments: str) -> tuple[Experiment, Path, dict[str, object]]:
         with pytest.raises(SystemExit) as ended:
-            local.main(arguments)
+            train.main(arguments)
         assert ended.value.code == 0
         return self.calls[-1]
 
@@ -78,7 +80,9 @@ def test_the_seconds_of_a_command_are_those_of_its_process(started: Started) -> 
     began = started("--task=Empty-5x5")[2]["began"]
     assert isinstance(began, float)
     assert began == pytest.approx(process_start(), abs=0.1)
-    code = "import sys, time; time.sleep(0.5); from leco.machine import process_start; print(process_start())"
+    code = (
+        "import sys, time; time.sleep(0.5); from leco.telemetry.provenance import process_start; print(process_start())"
+    )
     before = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert before - 0.05 <= float(done.stdout) <= time.monotonic() - 0.5  # the system counts in hundredths
@@ -150,7 +154,7 @@ def test_a_mistake_ends_with_code_2_and_a_sentence_that_helps(
     arguments: Sequence[str], sentence: str, capsys: pytest.CaptureFixture[str], started: Started
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        local.main(arguments)
+        train.main(arguments)
     assert ended.value.code == 2
     assert sentence in capsys.readouterr().err
     assert started.calls == []
@@ -162,8 +166,8 @@ class Children:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.out = folder, io.StringIO()
         self.programs: dict[str, str] = {}
-        monkeypatch.setattr(local, "_children", self._children)
-        monkeypatch.setattr(local, "POLL_SECONDS", 0.01)
+        monkeypatch.setattr(train, "_children", self._children)
+        monkeypatch.setattr(train, "POLL_SECONDS", 0.01)
 
     def _children(self, *_: object, **__: object) -> tuple[Child, list[Child]]:
         made = [
@@ -176,7 +180,7 @@ class Children:
 
     def train(self, experiment: Experiment = EXPERIMENT, **rest: Any) -> int:
         how: dict[str, Any] = {"actors": 1, "store": "memory", "threads": 1, "out": self.out} | rest
-        return local.train(experiment, self.folder / "run", **how)
+        return train.train(experiment, self.folder / "run", **how)
 
     def starts(self, name: str) -> int:
         path = self.folder / "starts"
@@ -261,7 +265,7 @@ def test_a_child_that_dies_is_started_again(children: Children) -> None:
 def test_a_child_that_ends_all_the_time_is_given_up_with_its_last_words(children: Children) -> None:
     children.programs = {"learner": FOR_EVER, "hashcount": "echo the port is taken; exit 1"}
     assert children.train() == 1
-    assert children.starts("hashcount") == 1 + local.GIVE_UP_AFTER
+    assert children.starts("hashcount") == 1 + train.GIVE_UP_AFTER
     assert children.starts("learner") == 1
     text = children.out.getvalue()
     assert "hashcount ends again and again; its last words" in text
@@ -273,7 +277,7 @@ def test_ends_that_are_long_ago_do_not_count(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(time, "monotonic", lambda: now)
     child = Child("actor", ["true"], tmp_path / "log")
     again = []
-    for pause in [local.MINUTE / local.GIVE_UP_AFTER] * 15 + [0.0] * local.GIVE_UP_AFTER:
+    for pause in [train.MINUTE / train.GIVE_UP_AFTER] * 15 + [0.0] * train.GIVE_UP_AFTER:
         again.append(child.again())
         assert child.process is not None
         child.process.wait()
@@ -320,7 +324,7 @@ def test_the_services_get_each_others_addresses_and_the_store_stays_off_the_comm
     def commands(method: str) -> dict[str, str]:
         experiment = parse("", {"task": "Empty-5x5", "method": method})
         secret = "redis://:secret@host"
-        first, rest = local._children(experiment, tmp_path, config, tmp_path, actors=2, store=secret, threads=3)
+        first, rest = train._children(experiment, tmp_path, config, tmp_path, actors=2, store=secret, threads=3)
         return {child.name: " ".join(child.command) for child in (first, *rest)}
 
     found = commands("leco")
@@ -457,8 +461,8 @@ def test_tables_have_a_line_for_each(command: str, rows: dict[str, object], caps
 
 
 def test_the_command_lists_what_there_is() -> None:
-    done = subprocess.run([sys.executable, "-m", "services.cli", "tasks"], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-P", "-m", "leco", "tasks"], capture_output=True, text=True, check=True)
     assert re.search("^MultiRoom-N2-S4 +40 +0.99 +pass a door", done.stdout, re.MULTILINE)
-    wrong = subprocess.run([sys.executable, "-m", "services.cli", "trian"], capture_output=True, text=True, check=False)
+    wrong = subprocess.run([sys.executable, "-P", "-m", "leco", "trian"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 1
     assert "there is no command 'trian'; the commands are: train, eval" in wrong.stderr

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from leco.methods import METHODS, Hash, Modulation, Novelty, find_method
+from leco.methods.table import METHODS, Hash, Modulation, Novelty, find_method
 
 KINDS = ("vq", "ae-lsh", "dsc", "exact", "objects")
 

@@ -13,9 +13,9 @@ from torch.func import functional_call
 
 from leco.learning.state import Batch, Networks, Settings, TrainingState, init
 from leco.learning.update import update
-from leco.methods import find_method
-from leco.nets.intrinsic import minigrid_intrinsic
-from leco.nets.policy import MiniGridPolicy
+from leco.methods.table import find_method
+from leco.models.intrinsic import minigrid_intrinsic
+from leco.models.policy import MiniGridPolicy
 
 T, B, A = 8, 16, 3
 REWARD = 0.3

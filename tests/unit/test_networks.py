@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from leco.coding import make_coder
-from leco.methods import METHODS, Hash, Modulation, Novelty, find_method
-from leco.nets.bottleneck import Bits, Codebook
-from leco.nets.curiosity import Dynamics, Rnd
-from leco.nets.intrinsic import FeatureModule, HashModule
-from leco.nets.policy import DmlabPolicy, MiniGridPolicy
-from leco.networks import build
+from leco.methods.table import METHODS, Hash, Modulation, Novelty, find_method
+from leco.models.build import build
+from leco.models.exploration import Dynamics, Rnd
+from leco.models.hash_function import make_coder
+from leco.models.intrinsic import FeatureModule, HashModule
+from leco.models.policy import DmlabPolicy, MiniGridPolicy
+from leco.models.vq import Bits, Codebook
 
 SHAPE, PIXELS, A = (7, 7, 3), (72, 96, 3), 5
 KINDS = (None, "vq", "ae-lsh", "dsc", "exact", "objects")

@@ -14,10 +14,10 @@ from leco.algo.dedup import distinct
 from leco.learning.policy_pass import unroll_policy
 from leco.learning.state import Settings, init
 from leco.learning.update import update
-from leco.methods import find_method
-from leco.nets.curiosity import Dynamics, Rnd
-from leco.nets.policy import Policy
-from leco.novelty import Novel, judge
+from leco.methods.novelty import Novel, judge
+from leco.methods.table import find_method
+from leco.models.exploration import Dynamics, Rnd
+from leco.models.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

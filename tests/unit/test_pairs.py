@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from leco.coding import make_coder
-from leco.config import parse
+from leco.checkpoint.snapshot import acting_snapshot, load_acting
+from leco.config.experiment import Experiment, method_of
+from leco.config.toml import parse
 from leco.envs.registry import TASKS
-from leco.experiment import Experiment, method_of
 from leco.learning.state import Batch, init
 from leco.learning.update import update
-from leco.methods import METHODS
-from leco.networks import build
-from leco.publishing import acting_snapshot, load_acting
+from leco.methods.table import METHODS
+from leco.models.build import build
+from leco.models.hash_function import make_coder
 
 T, B = 2, 2
 SHAPE = (7, 7, 3)

@@ -9,13 +9,13 @@ import pytest
 import torch
 from training_case import make_batch, networks
 
-from leco.coding import make_coder
+from leco.checkpoint.snapshot import SnapshotError, acting_params, acting_snapshot, acting_state, load_acting
 from leco.learning.state import Settings, init
 from leco.learning.update import update
-from leco.methods import METHODS, find_method
-from leco.nets.intrinsic import FeatureModule, HashModule
-from leco.networks import build
-from leco.publishing import SnapshotError, acting_params, acting_snapshot, acting_state, load_acting
+from leco.methods.table import METHODS, find_method
+from leco.models.build import build
+from leco.models.hash_function import make_coder
+from leco.models.intrinsic import FeatureModule, HashModule
 from leco.types import ParameterSnapshot
 
 if TYPE_CHECKING:

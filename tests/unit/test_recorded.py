@@ -10,28 +10,27 @@ import numpy as np
 import pytest
 import torch
 
-from leco import appraising
-from leco.appraising import visit_counts
-from leco.coding import make_coder
-from leco.config import parse
+from leco.config.toml import parse
 from leco.envs import registry
-from leco.envs.minigrid_reference import make_one
-from leco.envs.minigrid_replay import Replayer
+from leco.envs.minigrid.reference import make_one
+from leco.envs.minigrid.replay import Replayer
 from leco.envs.registry import find_task
+from leco.evaluation import rollout, scoring
+from leco.evaluation.record import make_recording
+from leco.evaluation.rollout import Keeper
+from leco.evaluation.scoring import visit_counts
+from leco.evaluation.trained import Trained
 from leco.learning.state import init
-from leco.methods import METHODS, Modulation, Novelty, find_method
-from leco.networks import build
+from leco.methods.table import METHODS, Modulation, Novelty, find_method
+from leco.models.build import build
+from leco.models.hash_function import make_coder
 from leco.report.pictures import draw_moment, draw_observation, window
-from services import episodes
-from services.episodes import Keeper
-from services.evaluate import Trained
-from services.recording import make_recording
 
 if TYPE_CHECKING:
     from leco.envs.registry import Task
     from leco.envs.vector import VectorEnv
-    from leco.report.recording import Episode, Recording
-    from services.episodes import Result
+    from leco.evaluation.recording import Episode, Recording
+    from leco.evaluation.rollout import Result
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +38,7 @@ def _not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(task: Task | str, environments: int, seed: int) -> VectorEnv:
         return registry.make(task, environments, seed, compiled=False)
 
-    monkeypatch.setattr(episodes, "make", make)
+    monkeypatch.setattr(rollout, "make", make)
 
 
 def trained(method: str, task: Task, **settings: Any) -> Trained:
@@ -56,7 +55,7 @@ def trained(method: str, task: Task, **settings: Any) -> Trained:
 def recorded(of: Trained, *, count: int = 3, seed: int = 1) -> tuple[Recording, Result]:
     keeper = Keeper(count)
     task = find_task(of.experiment.task)
-    result = episodes.evaluate(of.policy, task, episodes=count, seed=seed, greedy=False, keeper=keeper)
+    result = rollout.evaluate(of.policy, task, episodes=count, seed=seed, greedy=False, keeper=keeper)
     return make_recording(of, keeper.episodes, run="r", checkpoint="newest", seed=seed, greedy=False), result
 
 
@@ -139,7 +138,7 @@ def test_the_modulator_step_by_step(method: str) -> None:
 def test_long_episodes_in_pieces_are_the_same(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     of = trained(method, find_task("DoorKey-5x5"))
     whole, _ = recorded(of)
-    monkeypatch.setattr(appraising, "PIECE", 7)
+    monkeypatch.setattr(scoring, "PIECE", 7)
     pieces, _ = recorded(of)
     for one, other in zip(whole.episodes, pieces.episodes, strict=True):
         np.testing.assert_array_equal(one.count_T, other.count_T)

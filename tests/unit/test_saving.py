@@ -21,18 +21,18 @@ import safetensors.torch
 import torch
 from training_case import make_batch, networks
 
-from leco import saving
+from leco.checkpoint import state_file
+from leco.checkpoint.state_file import SavedStateError, load, save
 from leco.learning.state import Networks, Settings, TrainingState, init
 from leco.learning.update import update
-from leco.methods import find_method
-from leco.saving import SavedStateError, load, save
+from leco.methods.table import find_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from leco.algo.adam import AdamState
+    from leco.algo.optim import AdamState
 
-FACTS: dict[str, saving.Fact] = {"run": "a-1", "method": "leco", "seed": 3, "rate": 0.1, "done": False}
+FACTS: dict[str, state_file.Fact] = {"run": "a-1", "method": "leco", "seed": 3, "rate": 0.1, "done": False}
 TESTS = Path(__file__).parents[1]
 
 
@@ -223,7 +223,7 @@ def forged(path: Path, change: Callable[[dict[str, Any]], object], *, sign: bool
     change(document)
     if sign:
         document.pop("sha256", None)
-        document["sha256"] = saving._digest(document, tensors)
+        document["sha256"] = state_file._digest(document, tensors)
     path.write_bytes(safetensors.torch.save(tensors, {"leco": json.dumps(document)}))
 
 
@@ -360,7 +360,7 @@ def test_what_cannot_come_back_is_not_saved(tmp_path: Path, policy: Any) -> None
 
 
 def test_no_pickle_is_near() -> None:
-    tree = ast.parse(Path(saving.__file__).read_text())
+    tree = ast.parse(Path(state_file.__file__).read_text())
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert not imported & {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
+from leco.cli.main import COMMANDS
 from leco.rpc.tls import ServerTls
 from services import flags
-from services.cli import COMMANDS
 from services.hashcount.__main__ import open_store
 from services.hashcount.address import parse_address
 from services.hashcount.config import Settings, read_settings

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from trace_receiver import ReceivedSpan, TraceReceiver
 
-from leco import tracing
+from leco.telemetry import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable

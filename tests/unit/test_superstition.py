@@ -19,9 +19,9 @@ from training_case import make_batch, networks
 from leco.learning.rewards import explained_variance, running_trust
 from leco.learning.state import Batch, Networks, Settings, TrainingState, init
 from leco.learning.update import update
-from leco.methods import find_method
-from leco.nets.intrinsic import minigrid_features
-from leco.nets.policy import MiniGridPolicy
+from leco.methods.table import find_method
+from leco.models.intrinsic import minigrid_features
+from leco.models.policy import MiniGridPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,18 +20,19 @@ import pytest
 from PIL import Image
 from service_process import until
 
-from leco.config import ConfigError, parse, to_toml
+from leco.cli.sweep import command, jobs, results, view
+from leco.cli.sweep.folder import Asked, check_folder, evaluation, needs
+from leco.cli.sweep.jobs import Job, Sweep, seconds_left, training_command
+from leco.cli.sweep.plan import Run, read_seeds
+from leco.cli.sweep.results import gather, grouped, write_csv, write_markdown
+from leco.cli.sweep.view import View, sentence, table
+from leco.config.experiment import ConfigError
+from leco.config.toml import parse, to_toml
+from leco.evaluation.rollout import Result
+from leco.evaluation.summary import numbers
 from leco.report import curves
 from leco.report.statistics import over_seeds, wilson
-from services import sweep, sweep_jobs, sweep_results, sweep_view
-from services.episodes import Result
-from services.learner.recorder import COLUMNS
-from services.summary import numbers
-from services.sweep_folder import Asked, check_folder, evaluation, needs
-from services.sweep_jobs import Job, Sweep, seconds_left, training_command
-from services.sweep_plan import Run, read_seeds
-from services.sweep_results import gather, grouped, write_csv, write_markdown
-from services.sweep_view import View, sentence, table
+from services.learner.metrics_logger import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,7 +73,7 @@ class Planned:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.out = folder / "out"
         self.calls: list[tuple[Sequence[Run], Any]] = []
-        monkeypatch.setattr(sweep, "sweep", self._sweep)
+        monkeypatch.setattr(command, "sweep", self._sweep)
 
     def _sweep(self, runs: Sequence[Run], _asked: Asked, given: Any, _out: object) -> int:
         self.calls.append((runs, given))
@@ -80,7 +81,7 @@ class Planned:
 
     def __call__(self, *arguments: str) -> list[Run]:
         with pytest.raises(SystemExit) as ended:
-            sweep.main([*arguments, f"--out={self.out}"])
+            command.main([*arguments, f"--out={self.out}"])
         assert ended.value.code == 0
         return list(self.calls[-1][0])
 
@@ -204,7 +205,7 @@ def test_a_mistake_ends_with_code_2_and_a_sentence_that_helps_before_anything_st
     arguments: Sequence[str], sentence: str, capsys: pytest.CaptureFixture[str], planned: Planned
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        sweep.main([*arguments, f"--out={planned.out}"])
+        command.main([*arguments, f"--out={planned.out}"])
     assert ended.value.code == 2
     assert sentence in capsys.readouterr().err
     assert planned.calls == []
@@ -283,15 +284,15 @@ def test_refused_by_the_command_itself(planned: Planned, capsys: pytest.CaptureF
     trained(planned.out / one.name, 5, one)
     planned("--tasks=Empty-5x5", "--seeds=1,2")
     with pytest.raises(SystemExit) as ended:
-        sweep.main(["--tasks=Empty-5x5", "--set=training.gamma=0.5", f"--out={planned.out}"])
+        command.main(["--tasks=Empty-5x5", "--set=training.gamma=0.5", f"--out={planned.out}"])
     assert ended.value.code == 2
     assert "Empty-5x5-leco-1: training.gamma is 0.5, was 0.99" in capsys.readouterr().err
 
 
 def test_only_one_sweep_works_in_a_folder(planned: Planned, capsys: pytest.CaptureFixture[str]) -> None:
     planned.out.mkdir()
-    with sweep._alone(planned.out), pytest.raises(SystemExit) as ended:
-        sweep.main(["--tasks=Empty-5x5", f"--out={planned.out}"])
+    with command._alone(planned.out), pytest.raises(SystemExit) as ended:
+        command.main(["--tasks=Empty-5x5", f"--out={planned.out}"])
     assert ended.value.code == 2
     assert f"another `leco sweep` works in {planned.out}" in capsys.readouterr().err
     planned("--tasks=Empty-5x5")
@@ -326,10 +327,10 @@ class Work:
         self.seen: list[str] = []
         self.train: dict[str, str] = {}
         self.evaluate: dict[str, str] = {}
-        monkeypatch.setattr(sweep_jobs, "POLL_SECONDS", 0.01)
-        monkeypatch.setattr(sweep, "draw_task", lambda *_: None)  # takes longer than all else here
-        monkeypatch.setattr(sweep_jobs, "training_command", lambda job, **_: self._command(job, "train", self.train))
-        monkeypatch.setattr(sweep_jobs, "evaluation_command", lambda job, _: self._command(job, "eval", self.evaluate))
+        monkeypatch.setattr(jobs, "POLL_SECONDS", 0.01)
+        monkeypatch.setattr(command, "draw_task", lambda *_: None)  # takes longer than all else here
+        monkeypatch.setattr(jobs, "training_command", lambda job, **_: self._command(job, "train", self.train))
+        monkeypatch.setattr(jobs, "evaluation_command", lambda job, _: self._command(job, "eval", self.evaluate))
 
     def _command(self, job: Job, what: str, programs: Mapping[str, str]) -> list[str]:
         works = {"train": self.trains(), "eval": f"echo '{json.dumps(EVALUATED)}' > $RUN/evaluation.json"}[what]
@@ -346,7 +347,7 @@ class Work:
         given = type("Given", (), {"out": self.folder, "parallel": parallel, "episodes": 100, "plain": True})
         given.actors = given.threads = 1  # type: ignore[attr-defined]
         self.out = io.StringIO()
-        return sweep.sweep(runs, Asked(self.folder, "", runs), given, self.out)  # type: ignore[arg-type]
+        return command.sweep(runs, Asked(self.folder, "", runs), given, self.out)  # type: ignore[arg-type]
 
     @property
     def starts(self) -> list[str]:
@@ -450,10 +451,10 @@ def test_ctrl_c_stops_what_runs_and_says_how_to_go_on(work: Work, number: signal
 
 
 def test_training_is_leco_train_with_all_that_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from services import local
+    from leco.cli import train
 
     calls: list[tuple[object, ...]] = []
-    monkeypatch.setattr(local, "train", lambda *given, **rest: calls.append((*given, rest)))
+    monkeypatch.setattr(train, "train", lambda *given, **rest: calls.append((*given, rest)))
     one = run(learner__queue=10, training__decoded=7)  # less than two actors would get
     job = Job(one, tmp_path / "a-lambda=0.5-1")
     job.folder.mkdir()
@@ -461,7 +462,7 @@ def test_training_is_leco_train_with_all_that_was_asked_for(tmp_path: Path, monk
     _, _, _, name, *flags = training_command(job, actors=2, threads=3)
     assert name == "train"
     with pytest.raises(SystemExit):
-        local.main(flags)
+        train.main(flags)
     [(experiment, folder, rest)] = calls
     assert (experiment, folder) == (one.experiment, job.folder)
     assert {"actors": 2, "store": "memory", "threads": 3}.items() <= rest.items()  # type: ignore[attr-defined]
@@ -538,15 +539,15 @@ class Screen(io.StringIO):
 
 
 def test_on_a_terminal_the_table_is_redrawn_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_view, "REDRAW_SECONDS", 0.0)
+    monkeypatch.setattr(view, "REDRAW_SECONDS", 0.0)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("LINES", "24")
     jobs, out = [job(tmp_path, "a", "running"), job(tmp_path, "b")], Screen()
     out.write("before\n")
-    view = View(jobs, 1, out, plain=False)
-    view.show()
+    shown = View(jobs, 1, out, plain=False)
+    shown.show()
     metrics(tmp_path / "a", LINE)
-    view.show()
+    shown.show()
     assert out.lines()[0] == "before"
     assert [line.split() for line in out.lines()[2:]] == [
         ["a", "running", "500/2000", "30", "62", "%", "0:01:00"],
@@ -554,9 +555,9 @@ def test_on_a_terminal_the_table_is_redrawn_in_place(tmp_path: Path, monkeypatch
         ["0", "of", "2", "runs", "done;", "about", "0:02:20", "left"],
         [],
     ]
-    view.say("stopping: a line that is longer than the others, which the next table removes")
+    shown.say("stopping: a line that is longer than the others, which the next table removes")
     jobs[0].state = "failed"
-    view.changed(jobs[0])
+    shown.changed(jobs[0])
     assert [line.split()[:2] for line in out.lines()] == [
         ["before"],
         ["run", "state"],
@@ -805,7 +806,7 @@ def test_pictures_are_there_whole_with_a_line_for_what_is_compared(
         metrics(tmp_path / one.name, *lines)
     (tmp_path / runs[5].name / "metrics.csv").unlink()
     groups = grouped(gather(tmp_path, Asked(tmp_path, "", runs).runs.values(), {}))
-    sweep_results.draw_task(tmp_path, "Empty-5x5", groups)
+    results.draw_task(tmp_path, "Empty-5x5", groups)
     with Image.open(tmp_path / "Empty-5x5.png") as picture:
         assert picture.format == "PNG"
         colours = {colour for _, colour in picture.convert("RGB").getcolors(2**24) or ()}
@@ -821,19 +822,19 @@ def test_pictures_are_there_whole_with_a_line_for_what_is_compared(
 
     draw = curves.comparison
     monkeypatch.setattr(curves, "comparison", comparison)
-    sweep_results.draw_task(tmp_path, "Empty-5x5", groups)
+    results.draw_task(tmp_path, "Empty-5x5", groups)
     [(lines_drawn, title)] = drawn
     assert (list(dict(lines_drawn)), title) == (["leco", "no-int"], "Empty-5x5")
     assert [name for label, name in lines_drawn if label == "leco"] == ["leco-1", "leco-2", "leco-10"]
     varied = [
         group._replace(method="leco", varied=(("training.alpha", str(index)),)) for index, group in enumerate(groups)
     ]
-    sweep_results.draw_task(tmp_path, "Empty-5x5", varied)
+    results.draw_task(tmp_path, "Empty-5x5", varied)
     assert (list(dict(drawn[-1][0])), drawn[-1][1]) == (["alpha 0", "alpha 1"], "leco on Empty-5x5")
 
 
 def test_what_trained_is_a_commit_of_this_checkout() -> None:
-    assert re.fullmatch(r"|[0-9a-f]{7,}(-dirty)?|.+-g[0-9a-f]{7,}(-dirty)?", sweep_jobs.present_commit())
+    assert re.fullmatch(r"|[0-9a-f]{7,}(-dirty)?|.+-g[0-9a-f]{7,}(-dirty)?", jobs.present_commit())
 
 
 def test_an_evaluation_is_only_of_its_checkpoint(tmp_path: Path) -> None:

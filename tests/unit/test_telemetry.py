@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from leco.telemetry import serve_metrics
+from leco.telemetry.logging import serve_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # What a service and the libraries in it may log, from the least severe to the most.
 LOGGING = """
 import logging, pathlib, structlog
-from leco.telemetry import configure_logging
+from leco.telemetry.logging import configure_logging
 configure_logging({arguments})
 ours, theirs = structlog.get_logger("leco.ours"), logging.getLogger("library.theirs")
 ours.debug("a detail")

@@ -13,9 +13,9 @@ from training_case import A, awaken, make_batch, networks
 
 from leco.learning.state import Networks, Settings, TrainingState, init
 from leco.learning.update import update
-from leco.methods import METHODS, find_method
-from leco.nets.intrinsic import minigrid_intrinsic
-from leco.nets.policy import MiniGridPolicy
+from leco.methods.table import METHODS, find_method
+from leco.models.intrinsic import minigrid_intrinsic
+from leco.models.policy import MiniGridPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

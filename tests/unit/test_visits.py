@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from services.hashcount.visits import Visits
+from services.hashcount.count_arena import Visits
 
 
 def add(visits: Visits, places: list[int], times: list[int]) -> list[int]:

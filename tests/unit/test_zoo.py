@@ -11,19 +11,21 @@ from PIL import Image
 from safetensors import safe_open
 from zoo_case import COMMAND, LEARNED_LINE, STANDS, TASK, WALKS, saved_run
 
+from leco.checkpoint.state_file import SavedStateError
+from leco.cli import evaluate, zoo
+from leco.cli.watch import command
+from leco.cli.watch.replays import document
+from leco.cli.watch.standing import Standing
 from leco.envs import registry
 from leco.envs.registry import find_task
-from leco.methods import METHODS, Modulation, find_method
+from leco.evaluation import rollout
+from leco.evaluation.record import make_recording
+from leco.evaluation.rollout import Keeper
+from leco.evaluation.trained import trained_state
+from leco.evaluation.video import film
+from leco.evaluation.zoo import MOST_LINES, ZooError, absent, find_entries, is_entry, new_entry, read_entry, thinned
+from leco.methods.table import METHODS, Modulation, find_method
 from leco.report.metrics import read_metrics
-from leco.saving import SavedStateError
-from leco.zoo import MOST_LINES, ZooError, absent, find_entries, is_entry, new_entry, read_entry, thinned
-from services import episodes, evaluate, watch, zoo
-from services.episodes import Keeper
-from services.evaluate import trained_state
-from services.film import film
-from services.recording import make_recording
-from services.watching.replays import document
-from services.watching.standing import Standing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     from leco.envs.registry import Task
     from leco.envs.vector import VectorEnv
-    from leco.report.recording import Recording
+    from leco.evaluation.recording import Recording
 
 FILES = ["config.toml", "evaluation.json", "metrics.csv", "policy.safetensors", "provenance.json"]
 
@@ -43,7 +45,7 @@ def _not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(task: Task | str, environments: int, seed: int) -> VectorEnv:
         return registry.make(task, environments, seed, compiled=False)
 
-    monkeypatch.setattr(episodes, "make", make)
+    monkeypatch.setattr(rollout, "make", make)
 
 
 def added(folder: Path, *flags: str, **settings: Any) -> tuple[Path, Path]:
@@ -56,7 +58,7 @@ def added(folder: Path, *flags: str, **settings: Any) -> tuple[Path, Path]:
 
 def played(folder: Path) -> Recording:
     trained, keeper = trained_state(folder, "newest"), Keeper(3)
-    episodes.evaluate(trained.policy, find_task(TASK), episodes=3, seed=1, greedy=False, keeper=keeper)
+    rollout.evaluate(trained.policy, find_task(TASK), episodes=3, seed=1, greedy=False, keeper=keeper)
     return make_recording(trained, keeper.episodes, run="r", checkpoint="newest", seed=1, greedy=False)
 
 
@@ -249,7 +251,7 @@ def test_eval_on_an_entry_is_as_on_its_run_and_writes_nothing_to_it(
 
 
 def test_a_film_of_an_entry_draws_the_rewards_that_are_known(tmp_path: Path) -> None:
-    from services import film as module
+    from leco.evaluation import video as module
 
     run, entry = added(tmp_path, method="leco")
     one, other = played(run).episodes[0], played(entry).episodes[0]
@@ -318,10 +320,10 @@ def test_the_page_is_told_only_of_rewards_that_are_known(tmp_path: Path) -> None
 
 def test_a_zoo_itself_cannot_be_watched(tmp_path: Path) -> None:
     _, entry = added(tmp_path)
-    assert watch.why_not(entry) == ""
-    assert watch.why_not(entry.parent) == f"{entry.parent} is a zoo; watch one of its entries: {entry}"
+    assert command.why_not(entry) == ""
+    assert command.why_not(entry.parent) == f"{entry.parent} is a zoo; watch one of its entries: {entry}"
     missing = tmp_path / "zoo" / "Empti-5x5"
-    assert str(entry) in watch.why_not(missing)
+    assert str(entry) in command.why_not(missing)
 
 
 def test_thin_curves_keep_their_ends() -> None:

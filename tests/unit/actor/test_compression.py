@@ -11,20 +11,20 @@ import pytest
 from harness import LoopThread
 from prometheus_client import CollectorRegistry
 
-from leco.rpc import learning
+from leco.rpc import learner_client
 from leco.rpc.channel import open_channel
 from leco.rpc.codec import trajectory_to_message
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
-from leco.rpc.learning import SERVICE, LearnerClient, Rejected
+from leco.rpc.learner_client import SERVICE, LearnerClient, Rejected
 from leco.rpc.server import RpcServer
 from leco.types import ParameterSnapshot, RunSpecification, Trajectory, TrajectorySpec
 from leco.v1 import learner_pb2_grpc
 from services.actor.__main__ import play_run
 from services.actor.config import read_settings
 from services.actor.metrics import ActorMetrics
-from services.learner.intake import Intake
 from services.learner.metrics import LearnerMetrics
 from services.learner.servicer import LearnerServicer
+from services.learner.trajectory_queue import Intake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -187,7 +187,7 @@ def test_a_learner_refuses_a_bad_compressed_trajectory_says_which_and_goes_on(
 
     with joined(channel, "zstd") as bad:
         with monkeypatch.context() as patch:
-            patch.setattr(learning, "trajectory_to_message", spoiled)
+            patch.setattr(learner_client, "trajectory_to_message", spoiled)
             bad.push(made(1))
             bad.push(made(2))
         with pytest.raises(Rejected) as caught:
@@ -238,10 +238,10 @@ def test_the_actor_hands_its_setting_to_its_client(
             super().__init__(channel, **settings)
             self.close()  # so that it plays nothing
 
-    monkeypatch.setattr(learning, "LearnerClient", Client)
+    monkeypatch.setattr(learner_client, "LearnerClient", Client)
     settings = replace(read_settings([f"--compression={compression}"]), drain_seconds=0.01)
     stopped = threading.Event()
     stopped.set()
-    with pytest.raises(learning.LearnerError):
+    with pytest.raises(learner_client.LearnerError):
         play_run(settings, ActorMetrics(CollectorRegistry()), channel, None, stopped)
     assert made_with == [compression]

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from leco.envs.registry import make
-from leco.nets.policy import Policy
-from services.actor.playing import Player, Unroll
+from leco.models.policy import Policy
+from services.actor.rollout import Player, Unroll
 
 ENVIRONMENTS, STEPS, UNROLLS, SEED = 5, 23, 6, 11
 TASK = "MultiRoom-N2-S4"  # 40 actions at most

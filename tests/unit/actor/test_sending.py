@@ -11,14 +11,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 from service_process import until
 
-from leco.rpc.learning import Rejected
-from leco.tracing import Journey
+from leco.rpc.learner_client import Rejected
+from leco.telemetry.tracing import Journey
 from leco.types import EpisodeSummary
-from services.actor import sending
+from services.actor import sender
 from services.actor.metrics import ActorMetrics
-from services.actor.playing import Ending, Unroll
-from services.actor.sending import Parcel, Sender
-from services.actor.visits import VisitCounts
+from services.actor.rollout import Ending, Unroll
+from services.actor.sender import Parcel, Sender
+from services.actor.visit_counter import VisitCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,7 +167,7 @@ def test_one_unroll_is_sent_and_none_waits() -> None:
 
 
 def test_a_learner_that_lets_an_unroll_wait_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "HELD_UP_SECONDS", 0.3)
+    monkeypatch.setattr(sender, "HELD_UP_SECONDS", 0.3)
     case = Case()
     case.send(made())
     case.sender.wait_until_sent()
@@ -184,7 +184,7 @@ def test_a_learner_that_lets_an_unroll_wait_is_noticed(monkeypatch: pytest.Monke
 
 
 def test_an_actor_that_packs_slowly_is_not_held_up_by_the_learner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "HELD_UP_SECONDS", 0.2)
+    monkeypatch.setattr(sender, "HELD_UP_SECONDS", 0.2)
     case = Case()
     case.learner.packing_seconds = 0.15  # for each of two trajectories
     case.send(made())

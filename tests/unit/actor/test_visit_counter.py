@@ -14,10 +14,10 @@ from harness import memory_counting, through_grpc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leco.rpc.counting import CountResult, HashCountClient
+from leco.rpc.hashcount_client import CountResult, HashCountClient
 from leco.types import EpisodeSummary
-from services.actor.playing import Ending, Unroll
-from services.actor.visits import Visit, VisitCounter, VisitCounts, visits
+from services.actor.rollout import Ending, Unroll
+from services.actor.visit_counter import Visit, VisitCounter, VisitCounts, visits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import grpc
     import numpy.typing as npt
 
-    from leco.rpc.counting import CodeBatch
+    from leco.rpc.hashcount_client import CodeBatch
 
     Codes = npt.NDArray[np.uint8]
 

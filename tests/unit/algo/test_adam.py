@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from leco.algo.adam import AdamState, adam, adam_jacobian_diag, adam_preconditioner, clip, clip_vjp, init_adam
+from leco.algo.optim import AdamState, adam, adam_jacobian_diag, adam_preconditioner, clip, clip_vjp, init_adam
 
 
 def normal(*shape: int, seed: int) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from reference import bonus_numpy
 from torch.autograd import gradcheck
 
-from leco.algo.bonus import episodic_bonus, intrinsic_reward, modulation, penalty_on_revisits, total_reward
+from leco.algo.rewards import episodic_bonus, intrinsic_reward, modulation, penalty_on_revisits, total_reward
 
 
 def double(*numbers: float) -> torch.Tensor:

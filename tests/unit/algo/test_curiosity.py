@@ -8,8 +8,7 @@ import torch
 from reference import curiosity_numpy
 from torch.autograd import gradcheck
 
-from leco.algo.bonus import adapted_lambda, mixed_bonus, soft_asymmetric
-from leco.algo.curiosity import (
+from leco.algo.exploration import (
     Moments,
     add_moments,
     discounted_so_far,
@@ -18,6 +17,7 @@ from leco.algo.curiosity import (
     impact,
     novelty_gain,
 )
+from leco.algo.rewards import adapted_lambda, mixed_bonus, soft_asymmetric
 
 RANDOM = np.random.default_rng(0)
 

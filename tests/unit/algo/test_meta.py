@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from leco.algo.adam import AdamState, adam, adam_jacobian_diag
 from leco.algo.meta import meta_gradient_weights, outer_loss
+from leco.algo.optim import AdamState, adam, adam_jacobian_diag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

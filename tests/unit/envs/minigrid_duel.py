@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from minigrid_player import DROP, FORWARD, PICKUP, TOGGLE
 
-from leco.envs.minigrid_compiled import CompiledMiniGrid
-from leco.envs.minigrid_reference import ReferenceMiniGrid
+from leco.envs.minigrid.compiled import CompiledMiniGrid
+from leco.envs.minigrid.reference import ReferenceMiniGrid
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from leco.envs import dmlab_engine
-from leco.envs.dmlab import ACTIONS, DmlabEnv, Machine
-from leco.envs.dmlab_cache import LevelCache
-from leco.envs.scores import human_normalised
+from leco.envs.dmlab import engine
+from leco.envs.dmlab.environment import ACTIONS, DmlabEnv, Machine
+from leco.envs.dmlab.level_cache import LevelCache
+from leco.envs.dmlab.scores import human_normalised
 from leco.envs.vector import episode_seed
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LEVEL = "contributed/dmlab30/lasertag_three_opponents_small"
 STAND_IN = Path(__file__).parents[2] / "dmlab_stand_in"
-SOURCES = Path(dmlab_engine.__file__).parent
+SOURCES = Path(engine.__file__).parent
 FORWARD, BACKWARD, FIRE = 0, 1, 14
 
 
@@ -304,7 +304,7 @@ def test_an_engine_that_fails_is_replaced_and_its_episode_dropped(
     np.testing.assert_array_equal(env.reset(), good.reset())
     before, began = set(engines()), time.monotonic()
     for t in range(5):
-        with caplog.at_level(logging.WARNING, "leco.envs.dmlab"):
+        with caplog.at_level(logging.WARNING, "leco.envs.dmlab.environment"):
             steps, truth = env.step([FIRE] * 3), good.step([FIRE] * 3)
         if t == 1:
             last = steps.observation_EO
@@ -390,7 +390,7 @@ def test_engines_end_when_their_parent_is_killed(lab: Lab, tmp_path: Path) -> No
     lab.misbehave(step={"do": "hang", "at": 1, "once": str(once)})
     lab._patch.setenv("TMPDIR", str(tmp_path))  # what a killed parent leaves
     program = (
-        "from leco.envs.dmlab import DmlabEnv\n"
+        "from leco.envs.dmlab.environment import DmlabEnv\n"
         f"env = DmlabEnv({LEVEL!r}, 2, 0)\n"
         "env.reset()\n"
         "print('ready', flush=True)\n"
@@ -524,7 +524,7 @@ def test_levels_are_compiled_once_by_processes_that_share_a_cache(lab: Lab, tmp_
     lab.set(CACHE=cache)
     lab.misbehave(frames=4, compiled=str(compiled))
     program = (
-        "from leco.envs.dmlab import DmlabEnv\n"
+        "from leco.envs.dmlab.environment import DmlabEnv\n"
         f"env = DmlabEnv({LEVEL!r}, 2, 0)\n"
         "env.reset()\n"
         "[env.step([0, 0]) for _ in range(9)]\n"
@@ -616,7 +616,7 @@ def test_a_level_is_whole_or_not_there_while_processes_write_and_remove(tmp_path
     program = (
         "import random, sys\n"
         "from pathlib import Path\n"
-        "from leco.envs.dmlab_cache import LevelCache\n"
+        "from leco.envs.dmlab.level_cache import LevelCache\n"
         "folder, own = sys.argv[1], Path(sys.argv[2])\n"
         "own.mkdir()\n"
         "cache = LevelCache(folder, 400_000)\n"

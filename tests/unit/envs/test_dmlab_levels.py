@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from leco.envs.dmlab import DmlabEnv
+from leco.envs.dmlab.environment import DmlabEnv
 
 REPOSITORY = Path(__file__).parents[3]
 STAND_IN = REPOSITORY / "tests" / "dmlab_stand_in"
@@ -34,7 +34,7 @@ class Levels:
 
     def run(self, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("LECO_")}
-        command = [sys.executable, "-m", "services.cli", "levels", *flags]
+        command = [sys.executable, "-P", "-m", "leco", "levels", *flags]
         environment = {**inherited, **self.variables, **variables}
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
 

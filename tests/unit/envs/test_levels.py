@@ -11,8 +11,8 @@ from gymnasium.envs.registration import EnvSpec
 from minigrid.core.world_object import Ball, Box
 from minigrid.envs.empty import EmptyEnv
 
-from leco.envs.integers import Integers
-from leco.envs.minigrid_levels import LevelSource
+from leco.envs.minigrid.fast_pcg import Integers
+from leco.envs.minigrid.levels import LevelSource
 from leco.envs.vector import episode_seed
 
 

@@ -9,8 +9,8 @@ from minigrid_duel import duel
 from minigrid_player import DONE, DROP, LEFT, PICKUP, RIGHT, TOGGLE, Restless, solve
 from minigrid_zoo import hidden, open_zoo, pickup_zoo
 
-from leco.envs.minigrid_compiled import CompiledMiniGrid
-from leco.envs.minigrid_levels import LevelSource
+from leco.envs.minigrid.compiled import CompiledMiniGrid
+from leco.envs.minigrid.levels import LevelSource
 from leco.envs.registry import TASKS, find_task
 
 GOAL = {"walked into goal", "solved"}

@@ -17,10 +17,10 @@ from minigrid.envs.multiroom import MultiRoomEnv
 from minigrid_duel import duel
 from minigrid_player import DONE, DROP, FORWARD, LEFT, PICKUP, TOGGLE, Restless, solve
 
-from leco.envs.minigrid_compiled import CompiledMiniGrid
-from leco.envs.minigrid_levels import refusal
-from leco.envs.minigrid_reference import ReferenceMiniGrid
-from leco.envs.noisy_tv import TASK_ID, NoisyTvEnv
+from leco.envs.minigrid.compiled import CompiledMiniGrid
+from leco.envs.minigrid.levels import refusal
+from leco.envs.minigrid.noisy_tv import TASK_ID, NoisyTvEnv
+from leco.envs.minigrid.reference import ReferenceMiniGrid
 from leco.envs.registry import find_task, make
 
 BALL = OBJECT_TO_IDX["ball"]
@@ -63,9 +63,9 @@ def level_with_the_ball_in_hand() -> Any:
 
 def test_it_is_registered_by_importing_its_module_once_or_again() -> None:
     code = f"""
-import gymnasium, importlib, leco.envs.noisy_tv
+import gymnasium, importlib, leco.envs.minigrid.noisy_tv
 before = gymnasium.registry[{TASK_ID!r}]
-importlib.reload(leco.envs.noisy_tv)
+importlib.reload(leco.envs.minigrid.noisy_tv)
 assert gymnasium.registry[{TASK_ID!r}] is before
 env = gymnasium.make({TASK_ID!r})
 env.reset(seed=0)

@@ -12,9 +12,9 @@ import pytest
 from gymnasium.envs.registration import EnvSpec, WrapperSpec
 from minigrid.envs.empty import EmptyEnv
 
-from leco.envs.minigrid_compiled import CompiledMiniGrid
-from leco.envs.minigrid_levels import refusal
-from leco.envs.minigrid_reference import ReferenceMiniGrid, make_one
+from leco.envs.minigrid.compiled import CompiledMiniGrid
+from leco.envs.minigrid.levels import refusal
+from leco.envs.minigrid.reference import ReferenceMiniGrid, make_one
 from leco.envs.registry import TASKS, find_task, make
 
 MINIGRID = tuple(name for name, task in TASKS.items() if task.simulator == "minigrid")
@@ -78,7 +78,9 @@ def test_a_task_goes_to_its_simulator(name: str, monkeypatch: pytest.MonkeyPatch
     def fake(*args: Any) -> Any:
         return args
 
-    where = {"dmlab": "leco.envs.dmlab.DmlabEnv", "vizdoom": "leco.envs.vizdoom.VizdoomEnv"}[TASKS[name].simulator]
+    where = {"dmlab": "leco.envs.dmlab.environment.DmlabEnv", "vizdoom": "leco.envs.vizdoom.environment.VizdoomEnv"}[
+        TASKS[name].simulator
+    ]
     monkeypatch.setattr(where, fake)
     made: Any = make(name, 3, 5)
     assert made == (PIXELS[name][0], 3, 5)
@@ -109,7 +111,8 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str, nearest: str) -
 def test_the_registry_alone_imports_no_environment() -> None:
     code = (
         "import sys, leco.envs.registry as r; [r.find_task(name) for name in r.TASKS]; "
-        "print({'numba', 'minigrid', 'gymnasium', 'vizdoom', 'leco.envs.dmlab', 'leco.envs.vizdoom'} & set(sys.modules))"
+        "packages = {'numba', 'minigrid', 'gymnasium', 'vizdoom'}; "
+        "print({*packages, 'leco.envs.dmlab.environment', 'leco.envs.vizdoom.environment'} & set(sys.modules))"
     )
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert out.strip() == "set()"

@@ -19,9 +19,9 @@ import vizdoom
 from vizdoom import GameVariable
 
 from leco.envs.vector import episode_seed
-from leco.envs.vizdoom import VizdoomEnv
-from leco.envs.vizdoom_engine import shrink
-from leco.envs.vizdoom_scenarios import SCENARIOS
+from leco.envs.vizdoom.engine import shrink
+from leco.envs.vizdoom.environment import VizdoomEnv
+from leco.envs.vizdoom.scenarios import SCENARIOS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ SUICIDAL = (9, 14, 9, 11, 9, 14, 13)  # over and over, in deathmatch of seed 13:
 
 BRAWL = f"""
 import hashlib
-from leco.envs.vizdoom import VizdoomEnv
+from leco.envs.vizdoom.environment import VizdoomEnv
 env = VizdoomEnv("deathmatch", 1, seed=13)
 digest = hashlib.sha256(env.reset().tobytes())
 for t in range(1050):
@@ -335,7 +335,7 @@ def test_leaves_no_file_and_no_process(tmp_path: Path, monkeypatch: pytest.Monke
 def test_no_engine_survives_a_program_that_is_killed() -> None:
     code = """
 import sys
-from leco.envs.vizdoom import VizdoomEnv
+from leco.envs.vizdoom.environment import VizdoomEnv
 env = VizdoomEnv("my_way_home", 2, seed=0)
 env.reset()
 print(env._guard.mark, flush=True)

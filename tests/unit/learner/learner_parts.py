@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from leco.learning.state import Networks, TrainingState, init
-from leco.methods import find_method
-from leco.networks import build
+from leco.methods.table import find_method
+from leco.models.build import build
 from leco.types import EpisodeSummary, Trajectory
 
 T, A = 3, 7

@@ -9,10 +9,10 @@ import pytest
 import torch
 from learner_parts import A, T, networks, trajectory
 
+from leco.config.training import Settings
 from leco.learning.state import init
 from leco.learning.update import update
-from leco.methods import find_method
-from leco.settings import Settings
+from leco.methods.table import find_method
 from leco.types import EpisodeSummary
 from services.learner.batching import make_batch
 

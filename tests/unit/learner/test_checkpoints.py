@@ -13,7 +13,7 @@ import pytest
 import torch
 from learner_parts import state
 
-from leco.saving import SavedStateError, load
+from leco.checkpoint.state_file import SavedStateError, load
 from services.learner.checkpoints import Checkpoints
 
 if TYPE_CHECKING:

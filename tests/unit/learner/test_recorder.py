@@ -10,7 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
 from leco.types import EpisodeSummary
-from services.learner.recorder import COLUMNS, Episodes, Recorder
+from services.learner.metrics_logger import COLUMNS, Episodes, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leco.config import ConfigError, parse, to_toml
-from leco.machine import COMMAND
+from leco.config.experiment import ConfigError
+from leco.config.toml import parse, to_toml
+from leco.telemetry.provenance import COMMAND
 from services.learner.run_folder import open_run, run_name
 
 if TYPE_CHECKING:

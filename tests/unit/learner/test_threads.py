@@ -11,7 +11,7 @@ import pytest
 def test_threads_without_work_sleep_unless_the_user_says_otherwise(given: dict[str, str], expected: str) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     said = subprocess.run(
-        [sys.executable, "-m", "services.cli", "learner", "--help"],
+        [sys.executable, "-P", "-m", "leco", "learner", "--help"],
         env={**environment, "OMP_DISPLAY_ENV": "true", **given},
         capture_output=True,
         text=True,

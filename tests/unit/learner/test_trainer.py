@@ -9,14 +9,15 @@ import torch
 from learner_parts import T, networks, trajectory
 from prometheus_client import CollectorRegistry
 
-from leco.config import ConfigError, Experiment, parse
+from leco.checkpoint.milestones import find_milestones
+from leco.checkpoint.state_file import load
+from leco.config.experiment import ConfigError, Experiment
+from leco.config.toml import parse
 from leco.learning.state import init
-from leco.milestones import find_milestones
-from leco.saving import load
 from leco.types import EpisodeSummary
 from services.learner.checkpoints import Checkpoints
 from services.learner.metrics import LearnerMetrics
-from services.learner.recorder import Episodes, Recorder
+from services.learner.metrics_logger import Episodes, Recorder
 from services.learner.trainer import Trainer
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from leco.learning.policy_step import PolicyBatch, shuffled
 
 if TYPE_CHECKING:
     from leco.learning.state import Params, Settings
-    from leco.nets.policy import Policy
+    from leco.models.policy import Policy
 
 
 def plain_steps(

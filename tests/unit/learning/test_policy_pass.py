@@ -21,7 +21,7 @@ from leco.learning.policy_pass import (
     run_some,
     unroll_policy,
 )
-from leco.nets.policy import MiniGridPolicy, Policy, PolicyOutput
+from leco.models.policy import MiniGridPolicy, Policy, PolicyOutput
 
 if TYPE_CHECKING:
     from leco.learning.state import Batch, Params

@@ -13,9 +13,9 @@ from reference import losses_numpy
 from torch import Tensor
 from training_case import A, B, T, make_batch
 
-from leco.algo.adam import AdamState, adam_jacobian_diag, adam_preconditioner, init_adam
 from leco.algo.dedup import distinct
 from leco.algo.losses import log_prob
+from leco.algo.optim import AdamState, adam_jacobian_diag, adam_preconditioner, init_adam
 from leco.learning.policy_pass import cut, cut_batch, run_policy, unroll_policy
 from leco.learning.policy_step import (
     PolicyBatch,
@@ -29,12 +29,12 @@ from leco.learning.policy_step import (
     single_step,
 )
 from leco.learning.state import Params, Settings
-from leco.nets.policy import MiniGridPolicy
+from leco.models.policy import MiniGridPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from leco.nets.policy import Policy
+    from leco.models.policy import Policy
 
 SETTINGS = Settings(entropy=0.05, policy_learning_rate=0.01, policy_betas=(0.8, 0.95), eps=1e-4)
 LENGTH = 3

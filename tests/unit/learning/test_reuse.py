@@ -16,8 +16,8 @@ from leco.learning.policy_pass import Sequences, cut, previous_action
 from leco.learning.policy_step import PolicyBatch, Targets
 from leco.learning.state import Settings, init
 from leco.learning.update import update
-from leco.methods import find_method
-from leco.networks import build
+from leco.methods.table import find_method
+from leco.models.build import build
 
 if TYPE_CHECKING:
     from leco.learning.state import Batch, Networks, Params, TrainingState

@@ -16,8 +16,8 @@ from leco.learning.intrinsic_pass import IntrinsicOutput
 from leco.learning.rewards import MEAN_DECAY, Rewards, compute_rewards, explained_variance, running_mean, running_trust
 from leco.learning.state import Settings, init
 from leco.learning.update import update
-from leco.methods import find_method
-from leco.novelty import judge
+from leco.methods.novelty import judge
+from leco.methods.table import find_method
 
 BATCH = make_batch(3)
 SETTINGS = Settings(alpha=0.7, lambda_=0.25, reward_scale=3.0)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from leco.algo.quantize import quantize
-from leco.nets.bottleneck import Bits, Codebook
-from leco.nets.intrinsic import dmlab_intrinsic, minigrid_intrinsic
+from leco.models.intrinsic import dmlab_intrinsic, minigrid_intrinsic
+from leco.models.vq import Bits, Codebook
 
 N, D, SIZE = 6, 4, (3, 2)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from training_case import awaken
 
 from leco.algo.dedup import distinct
-from leco.nets.intrinsic import (
+from leco.models.intrinsic import (
     CellFeatures,
     FeatureModule,
     HashModule,

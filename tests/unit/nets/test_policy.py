@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from leco.nets.policy import DmlabPolicy, MiniGridPolicy, PolicyOutput
+from leco.models.policy import DmlabPolicy, MiniGridPolicy, PolicyOutput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call
 
-from leco.nets import recurrent
-from leco.nets.recurrent import LstmCore, unroll
+from leco.models import lstm
+from leco.models.lstm import LstmCore, unroll
 
 T, B, X, H = 7, 3, 5, 4
 STARTS = [(0, 1), (2, 0), (3, 0), (3, 2), (6, 1)]  # (step, row): at the first step, twice in a row, at the last
@@ -145,7 +145,7 @@ def test_derivatives_backwards_and_forwards_match_finite_differences(alone: int 
 def test_tangents_in_pieces_and_with_known_gates_are_those_of_the_naive_loop(
     monkeypatch: pytest.MonkeyPatch, piece: int, known: bool
 ) -> None:
-    monkeypatch.setattr(recurrent, "_PIECE", piece)
+    monkeypatch.setattr(lstm, "_PIECE", piece)
     given = tuple(tensor.detach() for tensor in inputs())
     along = tuple(torch.randn_like(tensor) for tensor in given)
     gates_TB4H = unroll(given[0], starts(), *given[1:])[2] if known else None

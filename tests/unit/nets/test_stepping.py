@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leco.nets.policy import DmlabPolicy, MiniGridPolicy, Policy
-from leco.nets.stepping import stepper
+from leco.models.fused_step import stepper
+from leco.models.policy import DmlabPolicy, MiniGridPolicy, Policy
 
 STEPS, ENVIRONMENTS, ACTIONS = 6, 5, 7
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leco.nets.weighted_norm import WeightedBatchNorm2d
+from leco.models.weighted_norm import WeightedBatchNorm2d
 
 WEIGHTS = [[1, 1, 1, 1, 1], [3, 1, 7, 2, 1], [0, 4, 1, 0, 2], [0, 0, 5, 0, 0]]
 

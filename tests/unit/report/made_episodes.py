@@ -6,7 +6,7 @@ import numpy as np
 from minigrid.core.grid import Grid
 from minigrid.core.world_object import Goal
 
-from leco.report.recording import Episode, Facts, Recording
+from leco.evaluation.recording import Episode, Facts, Recording
 
 ACTIONS = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
 

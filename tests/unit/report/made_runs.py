@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from made_episodes import episode, facts
 
-from leco.config import parse, to_toml
-from leco.report.recording import Recording, recording_name, write_recording
-from services.learner.recorder import COLUMNS
+from leco.config.toml import parse, to_toml
+from leco.evaluation.recording import Recording, recording_name, write_recording
+from services.learner.metrics_logger import COLUMNS
 
 if TYPE_CHECKING:
     from pathlib import Path

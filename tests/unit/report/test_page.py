@@ -9,7 +9,7 @@ import pytest
 from browser import DESKTOP, PHONE, open_browser, visit
 from made_runs import make_run, make_sweep
 
-from services import report
+from leco.cli import report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from made_episodes import episode, facts, recording, room
 
-from leco.report import recording as module
-from leco.report.recording import Recording, RecordingError, read_recording, recording_name, write_recording
+from leco.evaluation import recording as module
+from leco.evaluation.recording import Recording, RecordingError, read_recording, recording_name, write_recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable

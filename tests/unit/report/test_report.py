@@ -17,12 +17,12 @@ from made_episodes import episode, facts, recording
 from made_runs import make_run, make_sweep
 from PIL import Image
 
+from leco.cli import report
+from leco.cli.main import COMMANDS
+from leco.evaluation.recording import Recording, write_recording
 from leco.report import curves, gallery, maps, results
-from leco.report.recording import Recording, write_recording
 from leco.report.runs import ReportError, read_runs
 from leco.report.style import COLOURS, colour, dash, styled
-from services import report
-from services.cli import COMMANDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -272,7 +272,7 @@ def test_nothing_to_report_on_is_an_error_that_says_what_to_do(tmp_path: Path) -
         read_runs([tmp_path])
     with pytest.raises(SystemExit, match=r"leco report: there is no folder .*nowhere"):
         report.main([str(tmp_path / "nowhere"), f"--out={tmp_path}"])
-    assert COMMANDS["report"][0] == "services.report"
+    assert COMMANDS["report"][0] == "leco.cli.report"
 
 
 def test_a_run_that_is_named_twice_is_shown_once(sweep: Path) -> None:

@@ -6,9 +6,9 @@ import hashlib
 import re
 from pathlib import Path
 
-from services.watching.server import FILES
+from leco.cli.watch.server import FILES
 
-PAGE = Path(__file__).parents[3] / "services" / "watching" / "page"
+PAGE = Path(__file__).parents[3] / "leco" / "cli" / "watch" / "page"
 UPLOT = {  # of uplot-1.6.32.tgz of the npm registry
     "LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
     "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from leco.report.recording import Episode, Facts
-from services.watching.pictures import different_moments, first_views, without_surroundings
-from services.watching.replays import document
+from leco.cli.watch.pictures import different_moments, first_views, without_surroundings
+from leco.cli.watch.replays import document
+from leco.evaluation.recording import Episode, Facts
 
 WALL = 2
 FACTS = Facts(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.watching.series import Series
+from leco.cli.watch.series import Series
 
 RANDOM = np.random.default_rng(0)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from leco.config import parse, to_toml
-from services.watching.standing import Standing
+from leco.cli.watch.standing import Standing
+from leco.config.toml import parse, to_toml
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from services.learner.recorder import Recorder
-from services.watching import tail as module
-from services.watching.tail import Tail
+from leco.cli.watch import tail as module
+from leco.cli.watch.tail import Tail
+from services.learner.metrics_logger import Recorder
 
 if TYPE_CHECKING:
     from pathlib import Path

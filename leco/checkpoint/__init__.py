@@ -1,0 +1,1 @@
+"""Training states and parameters on disk and on the wire. Nothing is pickled."""

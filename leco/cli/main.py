@@ -1,0 +1,61 @@
+"""The `leco` command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib import import_module, metadata
+
+COMMANDS = {
+    "train": ("leco.cli.train", "train on this machine: all services as child processes"),
+    "eval": ("leco.cli.evaluate", "play fresh episodes with a trained policy"),
+    "watch": ("leco.cli.watch.command", "show a run as a live page in the browser"),
+    "zoo": ("leco.cli.zoo", "list trained policies that come with leco, or add one"),
+    "sweep": ("leco.cli.sweep.command", "train and evaluate methods, tasks and seeds, and compare them"),
+    "report": ("leco.cli.report", "a page of figures from runs or a sweep"),
+    "tasks": ("leco.cli.tables", "list what can be solved"),
+    "methods": ("leco.cli.tables", "list how"),
+    "actor": ("services.actor.__main__", "run an actor"),
+    "learner": ("services.learner.__main__", "run the learner"),
+    "hashcount": ("services.hashcount.__main__", "run the hash-count service"),
+    "health": ("leco.cli.health", "ask a running service whether it is well"),
+    "cluster": ("leco.cli.cluster", "show what runs in a Kubernetes cluster, and how far it is"),
+    "levels": ("leco.cli.dmlab_levels", "compile levels of DeepMind Lab ahead of play"),
+    "demo": ("leco.cli.demo", "train LECO until it solves MultiRoom-N6, and play with what it learned"),
+    "count-demo": (
+        "services.hashcount.demo",
+        "the hash-count service and a small client that shows exactly-once counting",
+    ),
+}
+
+
+def main() -> None:
+    """Imports only what the chosen command needs, so that each service starts quickly and without the others' packages."""
+    # As process 1 of a container: there Linux ignores a signal that has no handler, until the service has its own.
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, _end)
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name == "--version":
+        sys.stdout.write(f"leco {metadata.version('leco')}\n")
+    elif name in ("-h", "--help", "help"):
+        rows = "\n".join(f"  {command:12}{what}" for command, (_, what) in COMMANDS.items())
+        sys.stdout.write(
+            f"usage: leco COMMAND [FLAGS]\n\n{__package_doc__}\n\ncommands:\n{rows}\n\n`leco COMMAND --help` tells more.\n"
+        )
+    elif name in COMMANDS:
+        module = import_module(COMMANDS[name][0])
+        getattr(module, name if name in ("tasks", "methods") else "main")(sys.argv[2:])
+    else:
+        sys.exit(f"leco: there is no command {name!r}; the commands are: {', '.join(COMMANDS)}. See leco --help.")
+
+
+def _end(number: int, _frame: object) -> None:
+    sys.exit(128 + number)
+
+
+__package_doc__ = "Distributed reinforcement learning that explores."
+
+
+if __name__ == "__main__":
+    main()

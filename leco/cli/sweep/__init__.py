@@ -1,0 +1,1 @@
+"""`leco sweep`: methods, tasks and seeds, trained and compared."""

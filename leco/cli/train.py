@@ -1,0 +1,229 @@
+"""All services on this machine, as child processes on loopback: `leco train`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from leco.cli.progress import Progress, verdict
+from leco.cli.train_flags import add_flags, read_experiment
+from leco.config.experiment import ConfigError
+from leco.config.toml import to_toml
+from leco.evaluation.zoo import is_entry
+from leco.methods.table import find_method
+from leco.report.metrics import read_table
+from leco.telemetry.provenance import CLOCK_ZERO, COMMAND, process_start, typed_command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leco.config.experiment import Experiment
+
+DESCRIPTION = """\
+Trains on this machine: starts the hash-count service, the learner and actors, shows progress, and leaves a folder with the
+configuration, the curves (metrics.csv, TensorBoard) and checkpoints. Ctrl-C saves and stops; the same command goes on. At the
+end it says when 90 % of the last 100 episodes were solved."""
+GIVE_UP_AFTER = 5  # ends of one child within a minute
+MINUTE = 60.0
+POLL_SECONDS = 0.2
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Trains until done or Ctrl-C."""
+    parser = argparse.ArgumentParser("leco train", description=DESCRIPTION)
+    add_flags(parser)
+    given = parser.parse_args(arguments)
+    try:
+        experiment = read_experiment(given)
+    except (ConfigError, OSError) as error:
+        parser.error(str(error))
+    folder: Path = given.run or Path("runs") / f"{experiment.task}-{experiment.method}-{experiment.seed}"
+    if is_entry(folder):
+        parser.error(f"{folder} is an entry of the zoo, which is only played: choose another folder with --run")
+    how = {"actors": given.actors, "store": given.store, "threads": given.threads}
+    sys.exit(train(experiment, folder, **how, began=process_start()))
+
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_parent() -> None:
+    """Has Linux send SIGTERM to this process when its parent ends, even by a kill: then the learner saves and nothing is left."""
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@dataclass
+class Child:
+    """A service as a child process, started again when it ends by itself."""
+
+    name: str
+    command: list[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    ends: list[float] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)  # beside that of this process
+
+    def start(self) -> None:
+        """Starts it; what it prints goes to its log."""
+        with self.log.open("ab") as out:
+            # Its own group, so that Ctrl-C reaches only the parent, which then stops the children in order.
+            self.process = subprocess.Popen(  # noqa: S603  # our own commands
+                self.command,
+                stdout=out,
+                stderr=out,
+                env=os.environ | self.environment,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509  # no threads here
+            )
+
+    def ended(self) -> int | None:
+        """Its exit code, if it has ended."""
+        return None if self.process is None else self.process.poll()
+
+    def again(self) -> bool:
+        """Starts it again, unless it ends all the time."""
+        now = time.monotonic()
+        self.ends = [*(end for end in self.ends if now - end < MINUTE), now]
+        if len(self.ends) > GIVE_UP_AFTER:
+            return False
+        self.start()
+        return True
+
+    def stop(self, seconds: float) -> None:
+        """Asks it to end, and ends it if it does not."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def train(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    actors: int,
+    store: str,
+    threads: int,
+    out: TextIO = sys.stdout,
+    began: float | None = None,
+) -> int:
+    """Runs everything to the end, and says when the task was learned.
+
+    Args:
+        experiment, folder: What, and where.
+        actors, store, threads: How; as the flags.
+        out: Where progress is shown.
+        began: When the command began, as time.monotonic() counts; from there on the run's seconds are counted. Default: now.
+
+    Returns:
+        The exit code: 0 if training is done, 130 after Ctrl-C, 1 if a service would not run.
+    """
+    began = time.monotonic() if began is None else began
+    logs = folder / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    config = folder / "requested.toml"
+    config.write_text(to_toml(experiment))
+    os.environ[COMMAND] = typed_command()  # the run's folder keeps what was typed, not how its services were started
+    learner, others = _children(experiment, folder, config, logs, actors=actors, store=store, threads=threads)
+    learner.environment[CLOCK_ZERO] = repr(began - _seconds_before(folder))
+    stopping = False
+
+    def stop(_number: int, _frame: object) -> None:
+        nonlocal stopping
+        stopping = True
+
+    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    progress = Progress(folder / "metrics.csv", experiment, out)
+    out.write(f"{experiment.task}, {experiment.method}, seed {experiment.seed}: {folder}\n")
+    out.flush()
+    code = 1
+    try:
+        for child in (*others, learner):
+            child.start()
+        while True:
+            time.sleep(POLL_SECONDS)
+            progress.show()
+            if stopping:
+                out.write("\nstopping: the learner saves, the same command goes on from here\n")
+                code = 130
+                break
+            if learner.ended() == 0:
+                code = 0
+                break
+            gone = [child for child in (*others, learner) if child.ended() is not None]
+            if broken := next((child for child in gone if not child.again()), None):
+                out.write(
+                    f"\n{broken.name} ends again and again; its last words ({broken.log}):\n{last_lines(broken.log)}\n"
+                )
+                break
+    finally:
+        for child in (*(each for each in others if each.name.startswith("actor")), learner, *others):
+            child.stop(seconds=30)
+        progress.show(last=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if code != 1:
+        out.write(verdict(folder / "metrics.csv", experiment, done=code == 0))
+        out.flush()
+    return code
+
+
+def _seconds_before(folder: Path) -> float:
+    """How long a run was trained by the commands before this one, what a crash has lost included."""
+    seconds = read_table(folder / "metrics.csv").get("seconds")
+    return float(max(seconds, default=0.0)) if seconds is not None else 0.0
+
+
+def _children(
+    experiment: Experiment, folder: Path, config: Path, logs: Path, *, actors: int, store: str, threads: int
+) -> tuple[Child, list[Child]]:
+    counts = find_method(experiment.method).counts
+    learner_port, hashcount_port = _free_ports(2)
+    leco = [sys.executable, "-P", "-m", "leco"]
+    learner = [*leco, "learner", f"--config={config}", f"--run={folder}", f"--listen=127.0.0.1:{learner_port}"]
+    children = [Child("learner", [*learner, "--metrics-port=off", f"--threads={threads}"], logs / "learner.log")]
+    if counts:
+        command = [*leco, "hashcount", f"--listen=127.0.0.1:{hashcount_port}", "--metrics-port=off"]
+        if store != "memory":
+            os.environ["LECO_HASHCOUNT_STORE"] = store  # it may hold a password
+        children.append(Child("hashcount", command, logs / "hashcount.log"))
+    for index in range(actors):
+        command = [*leco, "actor", f"--learner=127.0.0.1:{learner_port}", f"--hashcount=127.0.0.1:{hashcount_port}"]
+        command += [f"--index={index}", f"--name=actor-{index}", "--metrics-port=off", "--drain-seconds=2"]
+        children.append(Child(f"actor {index}", command, logs / f"actor-{index}.log"))
+    return children[0], children[1:]
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            one = stack.enter_context(socket.socket())
+            one.bind(("127.0.0.1", 0))
+            found.append(int(one.getsockname()[1]))
+        return found
+
+
+def last_lines(path: Path, lines: int = 8) -> str:
+    """How a log ends."""
+    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""The flags of `leco train`, and the experiment that they describe."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leco.config.experiment import ConfigError, Experiment
+from leco.config.presets import PRESETS
+from leco.config.toml import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_PRESET = "laptop"
+UNTIL_HELP = "end before that when so many of the last 100 episodes were solved, for example 95%% (default: never)"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of `leco train`."""
+    parser.add_argument("--task", help="what to solve; `leco tasks` lists the names")
+    parser.add_argument("--method", help="how; `leco methods` lists the names (default: leco)")
+    parser.add_argument("--frames", type=float, help="actions to train on, for example 5e6")
+    parser.add_argument("--until", type=read_rate, metavar="RATE", help=UNTIL_HELP)
+    parser.add_argument("--seed", type=int, help="of networks, actions and levels (default: 1)")
+    parser.add_argument(
+        "--preset",
+        choices=PRESETS,
+        help="where settings begin: laptop, for millions of frames, or paper, for hundreds of millions (default: laptop, or "
+        "what the file of --config says)",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="an experiment as TOML; flags win over it")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any other key of the experiment, for example --set training.alpha=0.02",
+    )
+    parser.add_argument("--actors", type=int, default=1, help="actor processes (default: 1)")
+    parser.add_argument("--envs", type=int, metavar="N", help="environments of each actor (default: the preset's)")
+    parser.add_argument(
+        "--store", default="memory", help="where visits are counted: memory, or redis://... (default: memory)"
+    )
+    parser.add_argument("--run", type=Path, metavar="FOLDER", help="the run's folder (default: runs/TASK-METHOD-SEED)")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=max((os.cpu_count() or 2) - 1, 1),
+        help="processor threads of an update (default: all processors but one)",
+    )
+
+
+def read_experiment(given: argparse.Namespace) -> Experiment:
+    """The experiment that the flags describe; that of the folder, if it has one and nothing else is said."""
+    file = given.config
+    if file is None and given.task is None and given.run is not None and (given.run / "config.toml").exists():
+        file = given.run / "config.toml"
+    text = "" if file is None else file.read_text()
+    overrides = {
+        "task": given.task,
+        "method": given.method,
+        "frames": given.frames,
+        "until": given.until,
+        "seed": given.seed,
+        "preset": given.preset or (DEFAULT_PRESET if file is None else None),
+        "actors.environments": given.envs,
+    }
+    for each in given.set:
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {each}: expected KEY=VALUE, for example training.alpha=0.02")
+        overrides[key] = _value(value)
+    if given.task is None and file is None:
+        raise ConfigError("say what to solve: --task NAME (`leco tasks` lists them), or --config FILE")
+    for flag, number in (("--actors", given.actors), ("--threads", given.threads)):
+        if number < 1:
+            raise ConfigError(f"{flag} is {number}, expected at least 1")
+    experiment = parse(text, overrides)
+    if experiment.learner.deterministic and given.actors != 1:
+        raise ConfigError(f"--actors is {given.actors}, expected 1 because learner.deterministic is true")
+    return shared(experiment, given.actors, overrides) if given.actors > 1 else experiment
+
+
+def shared(experiment: Experiment, actors: int, overrides: Mapping[str, object]) -> Experiment:
+    """The experiment with several actors, as far as it does not say itself how."""
+    learner, environments = experiment.learner, experiment.actors.environments
+    if learner.synchronous:  # together they play what one alone would, so that nothing grows old
+        if overrides.get("actors.environments") is None and environments % actors == 0:
+            experiment = dataclasses.replace(
+                experiment, actors=dataclasses.replace(experiment.actors, environments=environments // actors)
+            )
+        return experiment
+    if "learner.queue" not in overrides:  # so that no actor waits for another one's credits
+        room = learner.batch + actors * environments
+        experiment = dataclasses.replace(
+            experiment, learner=dataclasses.replace(learner, queue=max(learner.queue, room))
+        )
+    return experiment
+
+
+def read_rate(text: str) -> float:
+    """A success rate as it is typed: 95%, 95 % or 0.95."""
+    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(%?)\s*", text)
+    rate = float(found[1]) / (100 if found[2] else 1) if found is not None else math.nan
+    if not 0 < rate <= 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no success rate: type one above 0 and up to 100%, as 95% or 0.95"
+        )
+    return rate
+
+
+def _value(text: str) -> object:
+    """A value as TOML has it; a text needs no quotes here."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

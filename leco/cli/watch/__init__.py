@@ -1,0 +1,1 @@
+"""`leco watch`: a run as a live page."""

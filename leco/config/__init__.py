@@ -1,0 +1,1 @@
+"""An experiment: its settings, presets, and TOML."""

@@ -1,0 +1,271 @@
+"""An experiment: what is trained, how, and on what; and what of it cannot be. `leco.config.toml` reads one from TOML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from leco.config.training import HashSize, Settings
+from leco.envs.registry import find_task
+from leco.methods.table import Hash, Method, Novelty, find_method
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used. The text says which key, and what it should be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actors:
+    """How actors play.
+
+    environments  how many one actor steps side by side
+    unroll        actions in a trajectory
+    """
+
+    environments: int = 16
+    unroll: int = 96
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """How the learner runs. Everything is counted in updates, but the queue, which is in trajectories.
+
+    batch             trajectories in a batch
+    queue             trajectories received and not yet trained on, with those on their way: one batch, because what waits grows
+                      old; with several actors at least a batch and the environments of all of them
+    max_lag           a trajectory of parameters older than this many versions is dropped
+    publish_every     how often actors can get new parameters
+    checkpoint_every  how often the state is saved
+    keep              how many of the newest checkpoints are kept, beside the best
+    milestones        how many are kept for good, after even shares of the frames (4: 25, 50, 75 and 100 %), for `leco report`
+                      to show how behaviour changed; one of MiniGrid takes 17 MB
+    record_every      how often a line is written to metrics.csv and TensorBoard
+    synchronous       actors play only when the learner waits for what they play, with the parameters of that moment: nothing is
+                      older than it must be (a single actor with a batch of environments is on policy). Otherwise they play while
+                      it learns, which is faster and older
+    deterministic     one actor takes turns with the learner, and every run with the same seed gives the same numbers, also when
+                      it is stopped and resumed; slower. It ends with the first checkpoint that has all frames, and what was
+                      played before the last checkpoint is dropped by its version, whatever max_lag is
+    """
+
+    batch: int = 16
+    queue: int = 16
+    max_lag: int = 20
+    publish_every: int = 1
+    checkpoint_every: int = 500
+    keep: int = 3
+    milestones: int = 4
+    record_every: int = 20
+    synchronous: bool = False
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """How large the policy is.
+
+    width  of its features and of its recurrent core; the paper's is 256
+    """
+
+    width: int = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """All there is to know about a run, but where it runs.
+
+    task, method  by name; see `leco tasks` and `leco methods`
+    seed          of networks, actions and levels
+    frames        actions in the environments after which training ends
+    until         the success rate of the last 100 episodes, above 0 and at most 1, at which training ends before that; left
+                  out, it never does
+    network       how large the policy is
+    hash          which hash counts, and the size of codes, where they are not the method's and the paper's
+    """
+
+    task: str
+    method: str = "leco"
+    seed: int = 1
+    frames: int = 5_000_000
+    until: float | None = None
+    actors: Actors = field(default_factory=Actors)
+    learner: Learning = field(default_factory=Learning)
+    network: Network = field(default_factory=Network)
+    training: Settings = field(default_factory=Settings)
+    hash: HashSize = field(default_factory=HashSize)
+
+
+def check(experiment: Experiment) -> None:
+    """Refuses what is out of its range, with the reason.
+
+    Raises:
+        ConfigError: which key, and what was expected.
+    """
+    actors, learner, training = experiment.actors, experiment.learner, experiment.training
+    positive = {
+        "frames": experiment.frames,
+        "actors.environments": actors.environments,
+        "actors.unroll": actors.unroll,
+        "learner.batch": learner.batch,
+        "learner.publish_every": learner.publish_every,
+        "learner.checkpoint_every": learner.checkpoint_every,
+        "learner.keep": learner.keep,
+        "learner.record_every": learner.record_every,
+        "training.policy_learning_rate": training.policy_learning_rate,
+        "training.intrinsic_learning_rate": training.intrinsic_learning_rate,
+        "training.novelty_learning_rate": training.novelty_learning_rate,
+        "training.eps": training.eps,
+        "training.reward_scale": training.reward_scale,
+        "training.epochs": training.epochs,
+        "training.minibatches": training.minibatches,
+        "network.width": experiment.network.width,
+    }
+    for key, value in positive.items():
+        if value <= 0:
+            raise ConfigError(f"{key} is {value}, expected more than 0")
+    shares = {
+        "training.gamma": training.gamma,
+        "training.lambda": training.lambda_,
+        "training.trace_decay": training.trace_decay,
+        "training.inter_episode": training.inter_episode,
+    }
+    for key, value in shares.items():
+        if not 0 <= value <= 1:
+            raise ConfigError(f"{key} is {value}, expected 0 to 1")
+    for key, betas in (("policy_betas", training.policy_betas), ("intrinsic_betas", training.intrinsic_betas)):
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ConfigError(f"training.{key} is {list(betas)}, expected two numbers from 0 to below 1")
+    not_negative = {"seed": experiment.seed, "learner.max_lag": learner.max_lag, "training.alpha": training.alpha}
+    not_negative |= {"learner.milestones": learner.milestones}
+    not_negative |= {"training.entropy": training.entropy, "training.adversary": training.adversary}
+    for key, value in not_negative.items():
+        if value < 0:
+            raise ConfigError(f"{key} is {value}, expected 0 or more")
+    optional = (
+        ("max_gradient_norm", training.max_gradient_norm, "more than 0; leave it out for no limit"),
+        (
+            "modulator_learning_rate",
+            training.modulator_learning_rate,
+            "more than 0; leave it out for the intrinsic module's",
+        ),
+        ("entropy_end", training.entropy_end, "more than 0; leave it out for an entropy that does not change"),
+        ("decoded", training.decoded, "at least 1; leave it out to decode all"),
+        ("clip_range", training.clip_range, "more than 0; leave it out for the plain policy gradient"),
+        ("sequence_length", training.sequence_length, "at least 1; leave it out for whole unrolls"),
+    )
+    for key, number, expected in optional:
+        if number is not None and number <= 0:
+            raise ConfigError(f"training.{key} is {number}, expected {expected}")
+    if learner.queue < learner.batch:
+        raise ConfigError(
+            f"learner.queue is {learner.queue}, expected at least learner.batch ({learner.batch}): "
+            "a batch must fit in the queue, or training waits for ever"
+        )
+    _check_until(experiment)
+    _check_anneal(training)
+    _check_reuse(experiment)
+    _check_hash(experiment)
+    _check_turns(actors, learner)
+
+
+def _check_until(experiment: Experiment) -> None:
+    """That the success rate at which training ends can be reached."""
+    if experiment.until is None:
+        return
+    if not 0 < experiment.until <= 1:
+        raise ConfigError(
+            f"until is {experiment.until}, expected more than 0 and at most 1: the success rate at which training ends, "
+            "0.95 for 95 %"
+        )
+    if not find_task(experiment.task).solvable:
+        raise ConfigError(
+            f"until is {experiment.until}, but {experiment.task} calls no episode solved: leave it out, and end by frames"
+        )
+
+
+def _check_anneal(training: Settings) -> None:
+    """That what changes in the course of a run does so from some frame to a later one."""
+    begin, end = training.entropy_anneal
+    if not 0 <= begin <= end:
+        raise ConfigError(
+            f"training.entropy_anneal is {list(training.entropy_anneal)}, expected two numbers of frames, the smaller one first"
+        )
+
+
+def _check_reuse(experiment: Experiment) -> None:
+    """That a batch can be cut into sequences, and learned from more than once."""
+    training, unroll = experiment.training, experiment.actors.unroll
+    length = min(training.sequence_length or unroll, unroll)
+    if unroll % length != 0:
+        raise ConfigError(
+            f"training.sequence_length is {length}, expected a divisor of actors.unroll ({unroll}), which is cut into sequences"
+        )
+    if training.epochs * training.minibatches > 1 and training.clip_range is None:
+        raise ConfigError(
+            "training.clip_range is left out, expected a number such as 0.2 because training.epochs or training.minibatches is "
+            "more than 1: the plain policy gradient is right for one step only"
+        )
+
+
+def method_of(experiment: Experiment) -> Method:
+    """The row of the experiment's method, with the hash that it counts with.
+
+    Raises:
+        ConfigError: the method has no hash, and another one is asked for.
+    """
+    try:
+        return find_method(experiment.method, experiment.hash.kind)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _check_hash(experiment: Experiment) -> None:
+    """That codes can be as large as is asked for, and that there are counts where they are asked for."""
+    size, method = experiment.hash, method_of(experiment)
+    if size.size is not None and not all(1 <= each <= 16 for each in size.size):
+        raise ConfigError(f"hash.size is {list(size.size)}, expected a height and a width from 1 to 16")
+    if size.codes is not None and not 2 <= size.codes <= 256:
+        raise ConfigError(f"hash.codes is {size.codes}, expected 2 to 256: a place of a code is a byte")
+    if size.bits is not None and not 1 <= size.bits <= 2048:
+        raise ConfigError(f"hash.bits is {size.bits}, expected 1 to 2048: a code has at most 256 bytes")
+    given = [name for name in ("size", "codes", "bits") if getattr(size, name) is not None]
+    if given and method.hash in (Hash.EXACT, Hash.OBJECTS):
+        raise ConfigError(
+            f"hash.{given[0]} is {getattr(size, given[0])}, but the hash {method.hash.value} has no size: leave it out, or "
+            "choose another hash.kind"
+        )
+    pixels = find_task(experiment.task).observation_shape != (7, 7, 3)
+    if pixels and method.hash is Hash.OBJECTS:
+        raise ConfigError(
+            f"{experiment.task} shows pixels, and objects are counted in views of MiniGrid: choose another method or hash.kind"
+        )
+    if size.size is not None and pixels and method.learns_hash and size.size not in ((2, 3), (4, 6)):
+        raise ConfigError(f"hash.size is {list(size.size)}, expected [2, 3] or [4, 6] for a learned hash of pixels")
+    if experiment.training.inter_episode > 0 and method.novelty is not Novelty.COUNT:
+        raise ConfigError(
+            f"training.inter_episode is {experiment.training.inter_episode}, expected 0 for method {method.name}: "
+            "only methods that are rewarded by counts can count over the whole run"
+        )
+
+
+def _check_turns(actors: Actors, learner: Learning) -> None:
+    """In a deterministic run an unroll of all environments is used up by whole updates, and then actors get new parameters."""
+    if not learner.deterministic:
+        return
+    if actors.environments % learner.batch != 0:
+        raise ConfigError(
+            f"actors.environments is {actors.environments}, expected a multiple of learner.batch ({learner.batch}) because "
+            "learner.deterministic is true: what is played in a turn must be used up by whole updates"
+        )
+    turn = actors.environments // learner.batch
+    if turn % learner.publish_every != 0:
+        raise ConfigError(
+            f"learner.publish_every is {learner.publish_every}, expected a divisor of {turn}, the updates of a turn "
+            "(actors.environments / learner.batch), because learner.deterministic is true: the actor waits for the parameters "
+            "after each turn"
+        )
+    if learner.checkpoint_every % turn != 0:
+        raise ConfigError(
+            f"learner.checkpoint_every is {learner.checkpoint_every}, expected a multiple of {turn}, the updates of a turn "
+            "(actors.environments / learner.batch), because learner.deterministic is true: a run can only go on from the end "
+            "of a turn"
+        )

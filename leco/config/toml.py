@@ -1,0 +1,159 @@
+"""An experiment from TOML, and back: a frozen value out; an unknown key is an error.
+
+    task = "KeyCorridorS3R3"
+    method = "leco"
+    frames = 5e6
+
+    [training]
+    policy_learning_rate = 1e-3
+
+Everything has a default but the task; `preset = "laptop"` begins with other defaults (leco/config/presets.py). `to_toml` writes
+every value, defaults included, so that a run folder says what was run even if defaults change later.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import tomllib
+import types
+import typing
+from typing import TYPE_CHECKING, Any
+
+from leco.config.experiment import Actors, ConfigError, Experiment, Learning, check
+from leco.config.presets import with_preset
+from leco.envs.registry import find_task
+from leco.methods.table import find_method
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Actors", "ConfigError", "Experiment", "Learning", "flat", "parse", "show", "to_toml"]
+
+
+def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
+    """Reads TOML.
+
+    Args:
+        text: The TOML.
+        overrides: Values by dotted key, such as {"training.alpha": 0.02}, that win over it; None values are ignored.
+
+    Raises:
+        ConfigError: what is wrong, and what was expected.
+    """
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"this is not TOML: {error}") from None
+    for key, value in (overrides or {}).items():
+        if value is not None:
+            _put(table, key.split("."), value)
+    if "task" not in table:
+        raise ConfigError('task is missing: name what is to be solved, for example task = "KeyCorridorS3R3"')
+    try:
+        task, method = find_task(str(table["task"])), find_method(str(table.get("method", "leco")))
+        grid = task.observation_shape == (7, 7, 3)
+        if "preset" in table:
+            table = with_preset(table, table.pop("preset"), method=method.name, grid=grid)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    table |= {"task": task.name, "method": method.name}
+    training = table.setdefault("training", {})
+    if isinstance(training, dict):
+        training.setdefault("gamma", task.gamma)
+        training.setdefault("alpha", method.alphas[not grid])
+        training.setdefault("novelty_learning_rate", method.novelty_learning_rate)
+        training.setdefault("reward_shaping", "soft-asymmetric" if task.simulator == "dmlab" else "none")
+    experiment: Experiment = _read(Experiment, table, "")
+    check(experiment)
+    return experiment
+
+
+def to_toml(experiment: Experiment) -> str:
+    """The experiment as TOML that `parse` reads back to an equal one. A key that is off (None) is left out."""
+    lines: list[str] = []
+    sections: list[str] = []
+    for each in dataclasses.fields(experiment):
+        value = getattr(experiment, each.name)
+        if dataclasses.is_dataclass(value):
+            inner = [_line(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+            sections.append("\n".join([f"\n[{each.name}]", *filter(None, inner)]))
+        else:
+            lines.append(_line(each.name, value))
+    return "\n".join([*lines, *sections]) + "\n"
+
+
+def show(value: object) -> str:
+    """A setting, as short as it is exact."""
+    if isinstance(value, list):
+        return "+".join(show(each) for each in value)
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value).lower()
+
+
+def flat(experiment: Experiment) -> dict[str, Any]:
+    """Values by dotted key, as in TOML; one that is off is not there."""
+    found: dict[str, Any] = {}
+    for name, value in tomllib.loads(to_toml(experiment)).items():
+        found |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+    return found
+
+
+def _line(name: str, value: Any) -> str:
+    name = name.rstrip("_")
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return f"{name} = [{', '.join(repr(item) for item in value)}]"
+    return f"{name} = {repr(value) if isinstance(value, float) else json.dumps(value)}"
+
+
+def _put(table: dict[str, Any], path: list[str], value: Any) -> None:
+    for name in path[:-1]:
+        inner = table.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{name} is {inner!r}, expected a section")
+        table = inner
+    table[path[-1]] = value
+
+
+def _read(kind: type, table: Mapping[str, Any], path: str) -> Any:
+    """A dataclass from a table: names and types as the dataclass has them."""
+    hints = typing.get_type_hints(kind)
+    names = {f.name.rstrip("_"): f.name for f in dataclasses.fields(kind)}  # `lambda` is a word of Python's
+    values = {}
+    for key, value in table.items():
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=1)
+            hint = f"; did you mean {path}{near[0]}?" if near else f"; the keys here are: {', '.join(names)}"
+            raise ConfigError(f"there is no key {path}{key}{hint}")
+        values[names[key]] = _value(hints[names[key]], value, f"{path}{key}")
+    return kind(**values)
+
+
+def _value(kind: Any, value: Any, path: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise ConfigError(f"{path} is {value!r}, expected a section [{path}]")
+        return _read(typing.cast("type", kind), value, f"{path}.")
+    origin, options = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):  # X | None; TOML has no null, so leaving the key out is None
+        return _value(options[0], value, path)
+    if origin is typing.Literal:
+        if value not in options:
+            raise ConfigError(f"{path} is {value!r}, expected one of {', '.join(map(repr, options))}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list) or len(value) != len(options):
+            raise ConfigError(f"{path} is {value!r}, expected a list of {len(options)} numbers")
+        return tuple(_value(each, item, path) for each, item in zip(options, value, strict=True))
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is float and number and math.isfinite(value):
+        return float(value)
+    if kind is int and number and math.isfinite(value) and value == int(value):  # 5e6 is a whole number too
+        return int(value)
+    if kind in (bool, str) and isinstance(value, kind):
+        return value
+    expected = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}[kind]
+    raise ConfigError(f"{path} is {value!r}, expected {expected}")

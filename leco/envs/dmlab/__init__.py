@@ -1,0 +1,1 @@
+"""DeepMind Lab, each environment in a process of its own."""

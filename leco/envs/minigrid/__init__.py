@@ -1,0 +1,1 @@
+"""MiniGrid: its own levels, stepped by a compiled kernel."""

@@ -1,0 +1,1 @@
+"""ViZDoom, each environment in a process of its own."""

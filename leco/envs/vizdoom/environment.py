@@ -1,0 +1,137 @@
+"""ViZDoom: first-person tasks in pixels, a stand-in for DMLab that pip installs. See docs/vizdoom.md.
+
+E     environments
+F     episodes that ended in this step
+O...  shape of one observation
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import numpy.typing as npt
+
+from leco.envs.vector import Steps, checked_actions, checked_environments, checked_seed, episode_seed
+from leco.envs.vizdoom.engine import CRASHES, OBSERVATION_SHAPE, Engine
+from leco.envs.vizdoom.guard import Guard
+from leco.envs.vizdoom.scenarios import SCENARIOS
+
+_log = logging.getLogger(__name__)
+
+_MOST_CRASHES = 3  # in a row, in one environment: then it is no accident
+
+
+class VizdoomEnv:
+    """E environments of one scenario, each with an engine process of its own, stepped in turn; see `VectorEnv`.
+
+    An engine that crashes is started again and its episode dropped: it is reported as ended, without reward or success, in what
+    was seen last.
+
+    Args:
+        scenario: a name of SCENARIOS.
+        environments: how many; at least 1.
+        seed: at least 0.
+
+    Attributes:
+        dropped_E: bool [E], whether the episode that ended in the last step was dropped.
+    """
+
+    def __init__(self, scenario: str, environments: int, seed: int) -> None:
+        if scenario not in SCENARIOS:
+            raise ValueError(f"there is no ViZDoom scenario {scenario!r}; known are {', '.join(SCENARIOS)}")
+        checked_environments(environments)
+        self._seed = checked_seed(seed)
+        self._scenario = SCENARIOS[scenario]
+        self._guard = Guard()
+        self._engines = [Engine(self._scenario, self._guard.mark) for _ in range(environments)]
+        self._seen_EO = np.zeros((environments, *OBSERVATION_SHAPE), np.uint8)
+        self._episode_E: list[int] = []
+        self._crashes_E = [0] * environments
+        self._dropped = 0
+        self.dropped_E = np.zeros(environments, np.bool_)
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """O..., the shape of one observation: height, width, red-green-blue."""
+        return OBSERVATION_SHAPE
+
+    @property
+    def actions(self) -> int:
+        """How many actions the task has."""
+        return len(self._scenario.actions)
+
+    @property
+    def environments(self) -> int:
+        """E, how many environments there are."""
+        return len(self._engines)
+
+    @property
+    def dropped_episodes(self) -> int:
+        """How many episodes were cut short because the engine crashed."""
+        return self._dropped
+
+    def reset(self, seed: int | None = None) -> npt.NDArray[np.uint8]:
+        """Starts every environment at its episode 0."""
+        if seed is not None:
+            self._seed = checked_seed(seed)
+        if self._guard.closed:
+            raise RuntimeError("the environments are closed")
+        self._episode_E = [-1] * len(self._engines)
+        for e in range(len(self._engines)):
+            self._begin(e)
+        return self._seen_EO.copy()
+
+    def step(self, action_E: npt.ArrayLike) -> Steps:
+        """Takes one action in each environment."""
+        action_E = checked_actions(action_E, len(self._engines), self.actions)
+        if not self._episode_E:
+            raise RuntimeError("reset() must be called before step()")
+        reward_E = np.zeros(len(self._engines), np.float32)
+        ended_E, success_E = np.zeros((2, len(self._engines)), np.bool_)
+        self.dropped_E = np.zeros(len(self._engines), np.bool_)
+        last: list[npt.NDArray[np.uint8]] = []
+        for e, engine in enumerate(self._engines):
+            try:
+                reward_E[e], ended_E[e] = engine.act(int(action_E[e]), self._seen_EO[e])
+                self._crashes_E[e] = 0
+                success_E[e] = ended_E[e] and self._scenario.can_be_solved and reward_E[e] > 0
+            except CRASHES as crash:
+                self._dropped += 1
+                ended_E[e] = self.dropped_E[e] = True
+                self._crashed(e, crash)
+            if ended_E[e]:
+                last.append(self._seen_EO[e].copy())
+                self._begin(e)
+        terminal_FO = np.array(last, np.uint8).reshape(-1, *OBSERVATION_SHAPE)
+        return Steps(self._seen_EO.copy(), reward_E, ended_E, success_E, terminal_FO)
+
+    def close(self) -> None:
+        """Ends the engines."""
+        for engine in self._engines:
+            engine.close()
+        self._guard.close()
+        self._episode_E = []
+
+    def _begin(self, e: int) -> None:
+        """Sees the first observation of the next episode of environment e."""
+        self._episode_E[e] += 1
+        seed = episode_seed(self._seed, e, self._episode_E[e])
+        while True:
+            try:
+                self._engines[e].begin(seed, self._seen_EO[e])
+            except CRASHES as crash:
+                self._crashed(e, crash)
+            else:
+                return
+
+    def _crashed(self, e: int, crash: Exception) -> None:
+        """Takes note of a crash, and gives up if there was no completed step since too many of them."""
+        self._crashes_E[e] += 1
+        if self._crashes_E[e] >= _MOST_CRASHES:
+            raise RuntimeError(
+                f"ViZDoom crashed {self._crashes_E[e]} times in a row in environment {e} without one completed step: {crash}"
+            ) from crash
+        _log.warning(
+            "ViZDoom crashed in episode %d of environment %d and is started again: %s", self._episode_E[e], e, crash
+        )

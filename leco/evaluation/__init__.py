@@ -1,0 +1,1 @@
+"""Fresh episodes with a trained policy: played, scored, recorded and drawn."""

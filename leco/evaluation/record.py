@@ -1,0 +1,108 @@
+"""What was played, with codes, counts and rewards, to a recording that reports, videos and `leco watch` are made from."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from leco.config.experiment import method_of
+from leco.envs.registry import Task, find_task
+from leco.evaluation.recording import Episode, Facts, Recording
+from leco.evaluation.scoring import Appraiser
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leco.evaluation.rollout import Played
+    from leco.evaluation.trained import Trained
+
+PIXEL_EPISODES = 2  # of an evaluation that are recorded, where an observation is a picture: one takes up to 75 MB
+
+
+def recorded_episodes(task: Task, episodes: int) -> int:
+    """How many of the episodes of an evaluation are recorded, the first ones."""
+    return episodes if task.simulator == "minigrid" else min(episodes, PIXEL_EPISODES)
+
+
+def make_recording(
+    trained: Trained, played: Sequence[Played], *, run: str, checkpoint: str, seed: int, greedy: bool
+) -> Recording:
+    """Episodes that were played, and all that is known of them."""
+    experiment, task = trained.experiment, find_task(trained.experiment.task)
+    appraiser = Appraiser(
+        trained.networks,
+        trained.state,
+        method_of(experiment),
+        experiment.training,
+        observation_shape=task.observation_shape,
+        hash_size=experiment.hash,
+    )
+    facts = Facts(
+        run=run,
+        task=task.name,
+        simulator=task.simulator,
+        method=experiment.method,
+        actions=_action_names(task),
+        updates=trained.updates,
+        frames=int(trained.facts.get("frames", 0)),
+        checkpoint=checkpoint,
+        seed=seed,
+        greedy=greedy,
+        alpha=experiment.training.alpha,
+        lambda_=appraiser.lambda_,
+        leco=metadata.version("leco"),
+    )
+    scenes = _Scenes(task)
+    return Recording(facts, tuple(_episode(each, appraiser, scenes) for each in played))
+
+
+def _episode(played: Played, appraiser: Appraiser, scenes: _Scenes) -> Episode:
+    observation_TO, action_T = np.stack(played.observations), np.array(played.actions, np.int16)
+    reward_T = np.array(played.rewards, np.float32)
+    worth = appraiser.appraise(observation_TO, action_T, reward_T)
+    x_T, y_T, direction_T, scene_T, grid_GXY = scenes.of(played)
+    return Episode(
+        level=played.level,
+        solved=played.solved,
+        action_T=action_T,
+        r_e_T=reward_T,
+        r_ep_T=worth.r_ep_T,
+        r_ta_T=worth.r_ta_T,
+        r_i_T=worth.r_i_T,
+        observation_TO=observation_TO,
+        code_TW=worth.code_TW,
+        count_T=worth.count_T,
+        x_T=x_T,
+        y_T=y_T,
+        direction_T=direction_T,
+        scene_T=scene_T,
+        grid_GXY=grid_GXY,
+    )
+
+
+class _Scenes:
+    """Where the agent was, and what the level looked like; -1 and nothing where there is no grid."""
+
+    def __init__(self, task: Task) -> None:
+        self._replayer = None
+        if task.simulator == "minigrid":
+            from leco.envs.minigrid.replay import Replayer  # noqa: PLC0415  # MiniGrid only where it is played
+
+            self._replayer = Replayer(task)
+
+    def of(self, played: Played) -> tuple[np.ndarray, ...]:
+        if self._replayer is not None:
+            return self._replayer.play(played.level, played.actions)
+        nowhere = np.full(len(played.observations), -1)
+        kinds = (np.int16, np.int16, np.int8, np.int32)
+        return *(nowhere.astype(kind) for kind in kinds), np.zeros((0, 0, 0, 3), np.uint8)
+
+
+def _action_names(task: Task) -> tuple[str, ...]:
+    if task.simulator != "minigrid":
+        return tuple(f"action {n}" for n in range(task.actions))
+    from minigrid.core.actions import Actions  # noqa: PLC0415  # see above
+
+    return tuple(each.name for each in Actions)

@@ -1,0 +1,181 @@
+"""What an episode that was played is worth to a trained agent: its codes, counts and intrinsic rewards.
+
+T     actions of the episode
+W     bytes of a code
+O...  shape of one observation
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from leco.algo.dedup import distinct
+from leco.algo.rewards import adapted_lambda, intrinsic_reward
+from leco.learning.rewards import modulated, paid
+from leco.learning.state import Batch
+from leco.methods.novelty import judge
+from leco.methods.table import Modulation, Novelty
+from leco.models.hash_function import make_coder
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from leco.config.training import HashSize, Settings
+    from leco.learning.state import Networks, Params, TrainingState
+    from leco.methods.table import Method
+
+PIECE = 256  # actions that are looked at together: networks for pixels would need gigabytes for a whole episode
+
+
+class Appraisal(NamedTuple):
+    """Of the T + 1 observations their codes and counts (0 if nothing is counted), of the T actions their intrinsic rewards."""
+
+    code_TW: npt.NDArray[np.uint8]
+    count_T: npt.NDArray[np.uint32]
+    r_ep_T: npt.NDArray[np.float32]
+    r_ta_T: npt.NDArray[np.float32]
+    r_i_T: npt.NDArray[np.float32]
+
+
+class Appraiser:
+    """Judges whole episodes as the learner judges unrolls, but with the running statistics of its batch norms, as actors do.
+
+    A share of run-wide counts in r_ep (`inter_episode`) is left out: the run's table is not part of a checkpoint. What a state
+    has no parameters for (`leco.checkpoint.snapshot.acting_state`) cannot be said: r_ta without a modulator is nan, so is r_ep
+    without the networks that measure it, and r_i without either.
+
+    Args:
+        networks: Their parameters are replaced by those of the state.
+        state: A checkpoint.
+        method, settings, hash_size: Of the run.
+        observation_shape: O...
+    """
+
+    def __init__(
+        self,
+        networks: Networks,
+        state: TrainingState,
+        method: Method,
+        settings: Settings,
+        *,
+        observation_shape: tuple[int, ...],
+        hash_size: HashSize | None = None,
+    ) -> None:
+        self._networks, self._state, self._method = networks, state, method
+        self._settings = dataclasses.replace(settings, inter_episode=0.0)
+        if networks.intrinsic is not None:
+            # Not strict: constants of the networks are part of a state, but torch does not load them.
+            networks.intrinsic.load_state_dict({**state.intrinsic, **state.running}, strict=False)
+            networks.intrinsic.eval()
+        self._coder = make_coder(method, observation_shape, networks.intrinsic, hash_size)
+        self._has_modulator = _has_all(state.intrinsic, networks.intrinsic)
+        self._has_novelty = method.novelty is Novelty.ADVERSARIAL or _has_all(state.novelty, networks.novelty)
+
+    @property
+    def lambda_(self) -> float:
+        """The modulator's share in r_i."""
+        return self._settings.lambda_ if self._method.lambda_ is None else self._method.lambda_
+
+    @torch.no_grad()
+    def appraise(
+        self,
+        observation_TO: npt.NDArray[np.uint8],
+        action_T: npt.NDArray[np.integer],
+        reward_T: npt.NDArray[np.float32],
+    ) -> Appraisal:
+        """A whole episode, from its first to its true last observation."""
+        code_TW, count_T = self._counted(observation_TO)
+        r_ep, r_ta = [], []
+        for begin in range(0, len(action_T), PIECE):
+            piece = slice(begin, begin + PIECE)
+            batch = self._batch(observation_TO, action_T, reward_T, count_T, piece)
+            r_ep.append(self._novelty(batch))
+            r_ta.append(self._modulation(batch, r_ep[-1]))
+        r_ep_T, r_ta_T = torch.cat(r_ep), torch.cat(r_ta)
+        lambda_ = adapted_lambda(self.lambda_, r_ep_T) if self._settings.adaptive_lambda else self.lambda_
+        r_i_T = intrinsic_reward(paid(r_ep_T, self._state.r_ep_mean, self._settings), r_ta_T, lambda_)
+        return Appraisal(code_TW, count_T, *(each.numpy().astype(np.float32) for each in (r_ep_T, r_ta_T, r_i_T)))
+
+    def _counted(self, observation_TO: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]:
+        if self._coder is None:
+            return np.zeros((len(observation_TO), 0), np.uint8), np.zeros(len(observation_TO), np.uint32)
+        pieces = range(0, len(observation_TO), PIECE)
+        code_TW = np.concatenate([self._coder.codes(observation_TO[begin : begin + PIECE]) for begin in pieces])
+        return code_TW, visit_counts(code_TW)
+
+    def _batch(
+        self,
+        observation_TO: npt.NDArray[np.uint8],
+        action_T: npt.NDArray[np.integer],
+        reward_T: npt.NDArray[np.float32],
+        count_T: npt.NDArray[np.uint32],
+        piece: slice,
+    ) -> Batch:
+        """Some actions of the episode as a batch of one unroll."""
+        length = len(action_T[piece])
+        last = piece.start + length == len(action_T)
+        observation_TBO = torch.from_numpy(observation_TO[piece.start : piece.start + length + 1].copy()).unsqueeze(1)
+        start_TB = torch.zeros(length + 1, 1, dtype=torch.bool)
+        start_TB[0], start_TB[-1] = piece.start == 0, last
+        return Batch(
+            observation_TBO=observation_TBO,
+            start_TB=start_TB,
+            action_TB=torch.from_numpy(action_T[piece].astype(np.int64)).unsqueeze(1),
+            reward_TB=torch.from_numpy(reward_T[piece].copy()).unsqueeze(1),
+            behaviour_logits_TBA=torch.zeros(length, 1, 1),
+            previous_action_B=torch.tensor([-1 if piece.start == 0 else int(action_T[piece.start - 1])]),
+            previous_reward_B=torch.zeros(1),
+            core_state=self._networks.policy.initial_state(1),
+            count_TB=torch.from_numpy(count_T[piece.start + 1 : piece.start + 1 + length].astype(np.int64)).unsqueeze(
+                1
+            ),
+            terminal_observation_FO=observation_TBO[-1] if last else observation_TBO[:0, 0],
+        )
+
+    def _novelty(self, batch: Batch) -> Tensor:
+        if not self._has_novelty:
+            return torch.full_like(batch.reward_TB, math.nan).flatten()
+        running = {name: tensor.clone() for name, tensor in self._state.novelty_running.items()}
+        logits_TBA = torch.zeros(*batch.action_TB.shape, self._networks.policy.policy_head.out_features)
+        novel = judge(
+            self._networks.novelty,
+            {**self._state.novelty, **running},
+            batch,
+            unique=distinct(batch.observation_TBO.flatten(0, 1)),
+            method=self._method,
+            settings=self._settings,
+            logits_TBA=logits_TBA,  # only AGAC's advantages depend on them, not what is new
+        )
+        return novel.r_ep_TB.flatten()
+
+    def _modulation(self, batch: Batch, r_ep_T: Tensor) -> Tensor:
+        net = self._networks.intrinsic
+        if net is None or self._method.modulation is Modulation.NONE:
+            return torch.zeros_like(r_ep_T)
+        if not self._has_modulator:
+            return torch.full_like(r_ep_T, math.nan)
+        z_NF = net.encode(batch.observation_TBO[:-1, 0]).flatten(1)
+        told = r_ep_T if self._method.modulation is Modulation.REPLACING else None
+        scores_NA = net.modulate(z_NF, batch.action_TB.flatten(), novelty_N=told)
+        return modulated(scores_NA.unsqueeze(1), batch, self._settings, self._state.trust).flatten()
+
+
+def _has_all(params: Params, net: nn.Module | None) -> bool:
+    """Whether these are all parameters of a network."""
+    return net is None or all(name in params for name, _ in net.named_parameters())
+
+
+def visit_counts(code_TW: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
+    """How often each code had been seen in the episode when it was seen, that time included: [T + 1]."""
+    seen: dict[bytes, int] = {}
+    counts = []
+    for code in map(bytes, code_TW):
+        seen[code] = seen.get(code, 0) + 1
+        counts.append(seen[code])
+    return np.array(counts, np.uint32)

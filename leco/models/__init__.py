@@ -1,0 +1,1 @@
+"""Networks: torch modules, without losses."""

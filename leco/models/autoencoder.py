@@ -1,0 +1,157 @@
+"""The convolutional encoders and decoders of the hash: observation -> z_e, and z_q -> reconstructed observation.
+
+Every block takes the multiplicities of its samples, for its batch norms. A convolution before a batch norm has no bias,
+which the norm would take away again. Activations stay in torch's `channels_last` memory format, in which observations
+arrive and in which CPU and GPU convolve fastest.
+
+Shapes:
+
+    N     observations
+    D     width of every layer, and of a code vector
+    H, W  height and width of what a layer takes or gives
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from leco.models.weighted_norm import WeightedBatchNorm2d
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Scale(nn.Module):
+    """Turns integer observations into the images that are encoded and reconstructed.
+
+    Args:
+        shape: Height, width and channels of an observation.
+        maximum: The largest value of each channel.
+        size: Height and width of the image.
+    """
+
+    maximum_C: Tensor
+
+    def __init__(self, shape: tuple[int, int, int], maximum: Sequence[float], size: tuple[int, int]) -> None:
+        super().__init__()
+        self._shape = shape
+        self._size = size
+        self.register_buffer("maximum_C", torch.tensor(maximum), persistent=False)
+
+    def forward(self, observation_NHWC: Tensor) -> Tensor:
+        """[N, H, W, C] integers from 0 to the channel's maximum -> [N, C, *size] in [-1, 1], bilinearly resized."""
+        if observation_NHWC.shape[1:] != self._shape:
+            raise ValueError(
+                f"observations must have shape [N, {', '.join(map(str, self._shape))}], not {list(observation_NHWC.shape)}"
+            )
+        scaled_NCHW = (observation_NHWC.to(self.maximum_C.dtype) * (2 / self.maximum_C) - 1).permute(0, 3, 1, 2)
+        return functional.interpolate(scaled_NCHW, self._size, mode="bilinear", align_corners=False)
+
+
+class Chain(nn.ModuleList):
+    """Blocks one after another, each given the multiplicities."""
+
+    def forward(self, x_NDHW: Tensor, weight_N: Tensor | None = None) -> Tensor:
+        """[N, ., H, W] -> what the last block gives."""
+        for block in self:
+            x_NDHW = block(x_NDHW, weight_N)
+        return x_NDHW
+
+
+class Normed(nn.Module):
+    """A convolution and its batch norm.
+
+    Args:
+        convolution: What is normalised.
+        relu: Whether a ReLU follows.
+    """
+
+    def __init__(self, convolution: nn.Conv2d | nn.ConvTranspose2d, *, relu: bool) -> None:
+        super().__init__()
+        self.convolution = convolution
+        self.norm = WeightedBatchNorm2d(convolution.out_channels)
+        self._relu = relu
+
+    def forward(self, x_NDHW: Tensor, weight_N: Tensor | None = None) -> Tensor:
+        """[N, ., H, W] -> [N, D, ., .]."""
+        x_NDHW = self.norm(self.convolution(x_NDHW), weight_N)
+        return functional.relu_(x_NDHW) if self._relu else x_NDHW
+
+
+class Resized(nn.Module):
+    """A block that changes the resolution, added to a linear path that skips it."""
+
+    def __init__(self, block: Normed, skip: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+        self.skip = skip
+
+    def forward(self, x_NDHW: Tensor, weight_N: Tensor | None = None) -> Tensor:
+        """[N, ., H, W] -> [N, D, H/2, W/2] or [N, D, 2H, 2W]."""
+        y_NDHW: Tensor = self.block(x_NDHW, weight_N) + self.skip(x_NDHW)
+        return y_NDHW
+
+
+class Residual(nn.Module):
+    """x + [ReLU, Conv 3x3, BN, ReLU, Conv 1x1, BN]."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = Normed(nn.Conv2d(width, width, 3, padding=1, bias=False), relu=True)
+        self.outer = Normed(nn.Conv2d(width, width, 1, bias=False), relu=False)
+
+    def forward(self, x_NDHW: Tensor, weight_N: Tensor | None = None) -> Tensor:
+        """[N, D, H, W] -> the same shape."""
+        y_NDHW: Tensor = x_NDHW + self.outer(self.inner(functional.relu(x_NDHW), weight_N), weight_N)
+        return y_NDHW
+
+
+class Decoder(nn.Module):
+    """Blocks, then one layer to the channels of the image, then tanh."""
+
+    def __init__(self, blocks: Sequence[nn.Module], last: nn.Conv2d | nn.ConvTranspose2d) -> None:
+        super().__init__()
+        self.blocks = Chain(blocks)
+        self.last = last
+
+    def forward(self, z_NDHW: Tensor, weight_N: Tensor | None = None) -> Tensor:
+        """[N, D, H, W] -> the reconstructed image [N, C, ., .], in (-1, 1)."""
+        z_NDHW = z_NDHW.contiguous(memory_format=torch.channels_last)
+        return torch.tanh(self.last(self.blocks(z_NDHW, weight_N)))
+
+
+def minigrid_autoencoder(width: int) -> tuple[Chain, Decoder]:
+    """Image 3 x 12 x 12 -> z_e of width x 3 x 3, and back; or any other that is divided by four."""
+    first = Normed(nn.Conv2d(3, width, 3, padding=1, bias=False), relu=True)
+    encoder = Chain([first, _down(width, width), _down(width, width)])
+    return encoder, Decoder([_up(width), _up(width)], nn.Conv2d(width, 3, 3, padding=1))
+
+
+def dmlab_autoencoder(width: int, halvings: int = 5) -> tuple[Chain, Decoder]:
+    """Image 3 x 64 x 96 -> z_e of width x 2 x 3 (halved five times), and back."""
+    smallest = Normed(nn.Conv2d(width, width, 4, 2, 1, bias=False), relu=False)
+    between = halvings - 2
+    encoder = Chain([_down(3, width), *(_down(width, width) for _ in range(between)), smallest, *_residuals(width)])
+    unfolded = Normed(nn.ConvTranspose2d(width, width, 4, 2, 1, bias=False), relu=True)
+    blocks = [*_residuals(width), unfolded, *(_up(width) for _ in range(between))]
+    return encoder, Decoder(blocks, nn.ConvTranspose2d(width, 3, 4, 2, 1))
+
+
+def _down(channels: int, width: int) -> Resized:
+    """Halves height and width."""
+    block = Normed(nn.Conv2d(channels, width, 4, 2, 1, bias=False), relu=True)
+    return Resized(block, nn.Sequential(nn.AvgPool2d(4, 2, 1), nn.Conv2d(channels, width, 1)))
+
+
+def _up(width: int) -> Resized:
+    """Doubles height and width. The nearest neighbour, for its gradient is deterministic on every device."""
+    block = Normed(nn.ConvTranspose2d(width, width, 4, 2, 1, bias=False), relu=True)
+    return Resized(block, nn.Sequential(nn.Conv2d(width, width, 1), nn.Upsample(scale_factor=2, mode="nearest")))
+
+
+def _residuals(width: int) -> list[Residual]:
+    return [Residual(width), Residual(width)]

@@ -1,0 +1,86 @@
+"""Which networks a method needs for which kind of observation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from leco.config.training import HashSize
+from leco.learning.state import Networks
+from leco.methods.table import Hash, Method, Modulation, Novelty
+from leco.models.exploration import Dynamics, Embedding, Rnd, dmlab_embedding, minigrid_embedding
+from leco.models.intrinsic import (
+    FeatureModule,
+    HashModule,
+    Intrinsic,
+    dmlab_features,
+    dmlab_intrinsic,
+    minigrid_features,
+    minigrid_intrinsic,
+)
+from leco.models.policy import PAPER_WIDTH, DmlabPolicy, MiniGridPolicy, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class _Kind(NamedTuple):
+    """How networks are made for one kind of observation."""
+
+    policy: Callable[[int, int], Policy]
+    intrinsic: Callable[..., HashModule]
+    features: Callable[..., FeatureModule]
+    embedding: Callable[[], Embedding]
+
+
+_KINDS = {
+    (7, 7, 3): _Kind(MiniGridPolicy, minigrid_intrinsic, minigrid_features, minigrid_embedding),
+    (72, 96, 3): _Kind(DmlabPolicy, dmlab_intrinsic, dmlab_features, dmlab_embedding),
+}
+
+
+def build(
+    method: Method,
+    observation_shape: tuple[int, ...],
+    actions: int,
+    hash_size: HashSize | None = None,
+    width: int = PAPER_WIDTH,
+) -> Networks:
+    """Fresh networks, from torch's random numbers.
+
+    Args:
+        method: Decides whether there is an intrinsic module, its hash, what its modulator is told, and what novelty needs.
+        observation_shape: Of one observation: (7, 7, 3) for MiniGrid's views, (72, 96, 3) for pixels.
+        actions: How many the task has.
+        hash_size: Of the codes, where it is not the paper's.
+        width: Of the policy's features and recurrent core.
+
+    Raises:
+        ValueError: no networks are known for such observations, or for such codes.
+    """
+    if observation_shape not in _KINDS:
+        known = " and ".join(map(str, _KINDS))
+        raise ValueError(f"there are networks for observations of shape {known}, not {observation_shape}")
+    kind = _KINDS[observation_shape]
+    policy, intrinsic = kind.policy(actions, width), _intrinsic(method, kind, actions, hash_size or HashSize())
+    return Networks(policy, intrinsic, _novelty(method, kind, actions, width))
+
+
+def _intrinsic(method: Method, kind: _Kind, actions: int, hash_size: HashSize) -> Intrinsic | None:
+    told = method.modulation is Modulation.REPLACING
+    if method.learns_hash:
+        return kind.intrinsic(actions, hash_size, bits=method.hash is Hash.AE_LSH, told_novelty=told)
+    return kind.features(actions, told_novelty=told) if method.has_intrinsic else None
+
+
+def _novelty(method: Method, kind: _Kind, actions: int, width: int) -> Rnd | Dynamics | Policy | None:
+    match method.novelty:
+        case Novelty.GAIN:
+            return Rnd(kind.embedding(), kind.embedding(), normalises=False)
+        case Novelty.ERROR:
+            return Rnd(kind.embedding(), kind.embedding(), normalises=True)
+        case Novelty.IMPACT:
+            return Dynamics(kind.embedding(), actions)
+        case Novelty.ADVERSARIAL:
+            return kind.policy(actions, width)
+        case _:
+            return None

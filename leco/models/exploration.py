@@ -1,0 +1,167 @@
+"""The networks that only a novelty needs: RND's pair, RIDE's dynamics, and moments that are kept over a run.
+
+N     observations
+U     distinct observations
+O...  shape of one observation: height, width, 3
+F     features of an observation
+A     actions of the task
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from leco.algo.exploration import Moments, add_moments
+
+HIDDEN = 256
+CLIP = 5.0  # of what RND's networks see, in standard deviations
+
+
+class Embedding(nn.Module):
+    """Integer observations -> features.
+
+    Args:
+        layers: What it does with an image [N, 3, height, width].
+        features: F.
+        shape: O...
+        largest: What integers are divided by, so that networks see numbers of a sensible size.
+    """
+
+    def __init__(self, layers: nn.Module, features: int, shape: tuple[int, int, int], largest: float) -> None:
+        super().__init__()
+        self.layers, self.features, self.shape = layers, features, shape
+        self._largest = largest
+        for parameter in self.parameters():
+            if parameter.dim() == 1:
+                nn.init.zeros_(parameter)
+            else:
+                nn.init.orthogonal_(parameter, math.sqrt(2))
+
+    def forward(self, observation_NO: Tensor) -> Tensor:
+        """[N, O...] -> [N, F]. Integers are scaled; real numbers have been already."""
+        if observation_NO.shape[1:] != self.shape:
+            expected = ", ".join(map(str, self.shape))
+            raise ValueError(f"observations must have shape [N, {expected}], not {list(observation_NO.shape)}")
+        if not observation_NO.is_floating_point():
+            observation_NO = observation_NO.to(next(self.parameters()).dtype) / self._largest
+        feature_NF: Tensor = self.layers(observation_NO.permute(0, 3, 1, 2))
+        return feature_NF
+
+
+def minigrid_embedding() -> Embedding:
+    """As NovelD and RIDE have it for MiniGrid's views: three convolutions, 7 -> 4 -> 2 -> 1, to 128 features."""
+    sizes = ((3, 32), (32, 32), (32, 128))
+    layers = [each for a, b in sizes for each in (nn.Conv2d(a, b, 3, stride=2, padding=1), nn.ELU())]
+    return Embedding(nn.Sequential(*layers, nn.Flatten()), 128, (7, 7, 3), 1.0)
+
+
+def dmlab_embedding() -> Embedding:
+    """For 72 x 96 pixels: RND's three convolutions, 72 x 96 -> 17 x 23 -> 7 x 10 -> 5 x 8, to 256 features."""
+    sizes = ((3, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
+    layers = [each for a, b, kernel, stride in sizes for each in (nn.Conv2d(a, b, kernel, stride), nn.ELU())]
+    return Embedding(nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 5 * 8, 256)), 256, (72, 96, 3), 255.0)
+
+
+class RunningMoments(nn.Module):
+    """Mean and variance of everything that it was shown, kept with the networks' other statistics.
+
+    Args:
+        shape: Of what it is shown.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    rows: Tensor
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("variance", torch.ones(shape))
+        self.register_buffer("rows", torch.tensor(1e-4, dtype=torch.float64))  # single precision ends at 16 million
+
+    @torch.no_grad()
+    def add(self, x_N: Tensor, weight_N: Tensor | None = None) -> None:
+        """Shows it more rows [N, ...], each weight_N[n] times."""
+        after = add_moments(Moments(self.mean, self.variance, self.rows), x_N, weight_N)
+        self.mean.copy_(after.mean)
+        self.variance.copy_(after.variance)
+        self.rows.copy_(after.rows)
+
+    @property
+    def deviation(self) -> Tensor:
+        """The square root of the variance, never zero."""
+        return (self.variance + 1e-8).sqrt()
+
+
+class Rnd(nn.Module):
+    """Random network distillation: how wrong a network is that learns to foresee what another, random one says.
+
+    Args:
+        target: Never learns.
+        predictor: Does.
+        normalises: Whether both see observations less their running mean, in running deviations, within +-5; and whether
+            rewards are to be divided by the running deviation of their discounted sums.
+    """
+
+    def __init__(self, target: Embedding, predictor: Embedding, *, normalises: bool) -> None:
+        super().__init__()
+        self.target, self.predictor = target, predictor
+        self.seen = RunningMoments(target.shape) if normalises else None
+        self.returns = RunningMoments(()) if normalises else None
+
+    def forward(self, observation_UO: Tensor, times_U: Tensor) -> Tensor:
+        """The squared distance ||predictor - target||^2 of each distinct observation: [U].
+
+        times_U: [U], how often each occurs, for the running moments; 0 for padding.
+        """
+        if self.seen is not None:
+            seen_UO = observation_UO.to(self.seen.mean.dtype)
+            self.seen.add(seen_UO, times_U)
+            observation_UO = ((seen_UO - self.seen.mean) / self.seen.deviation).clamp(-CLIP, CLIP)
+        with torch.no_grad():
+            truth_UF = self.target(observation_UO)
+        distance_U: Tensor = (self.predictor(observation_UO) - truth_UF).square().sum(1)
+        return distance_U
+
+
+class Foreseen(NamedTuple):
+    """What `Dynamics` says of N transitions.
+
+    now_NF, next_NF  phi of the observation before and after
+    foreseen_NF      phi after, as the forward model expects it
+    guessed_NA       logits of the action, as the inverse model guesses it
+    """
+
+    now_NF: Tensor
+    next_NF: Tensor
+    foreseen_NF: Tensor
+    guessed_NA: Tensor
+
+
+class Dynamics(nn.Module):
+    """RIDE's phi, and the two models that shape it.
+
+    Args:
+        embedding: phi.
+        actions: A.
+    """
+
+    def __init__(self, embedding: Embedding, actions: int) -> None:
+        super().__init__()
+        self.embedding = embedding
+        features = embedding.features
+        self._actions = actions
+        self.forwards = nn.Sequential(nn.Linear(features + actions, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, features))
+        self.backwards = nn.Sequential(nn.Linear(2 * features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, actions))
+
+    def forward(self, observation_UO: Tensor, now_N: Tensor, next_N: Tensor, action_N: Tensor) -> Foreseen:
+        """Looks at each distinct observation once; now_N and next_N say which one is before and after each action."""
+        phi_UF = self.embedding(observation_UO)
+        now_NF, next_NF = phi_UF.index_select(0, now_N), phi_UF.index_select(0, next_N)
+        action_NA = nn.functional.one_hot(action_N.long(), self._actions).to(phi_UF.dtype)
+        foreseen_NF = self.forwards(torch.cat([now_NF, action_NA], 1))
+        return Foreseen(now_NF, next_NF, foreseen_NF, self.backwards(torch.cat([now_NF, next_NF], 1)))

@@ -1,0 +1,277 @@
+"""The intrinsic module: one encoder that serves the hash (VQ or AE-LSH), the modulator f_ta and the extrinsic value V^e.
+
+Nothing is detached here: the gradients of all three reach the encoder. Where the hash is no network (exact, objects, DSC),
+modulator and V^e have an encoder of their own, which is small.
+
+Shapes:
+
+    N     observations, or distinct observations with multiplicities
+    O...  shape of one observation: height, width, 3
+    D     width of a code vector
+    H, W  height and width of z_e
+    F     D H W, all of z_e in one row
+    A     actions of the task
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from leco.config.training import HashSize
+from leco.models.autoencoder import Chain, Decoder, Scale, dmlab_autoencoder, minigrid_autoencoder
+from leco.models.vq import Bits, Codebook
+
+WIDTH = 64  # D
+HIDDEN = 512
+FEATURE_WIDTH, FEATURE_HIDDEN = 128, 128  # where the hash is not learned
+_HALVINGS = {(2, 3): 5, (4, 6): 4}  # of 64 x 96, by the size of z_e
+
+
+class Intrinsic(nn.Module):
+    """Modulator and value head on what `encode` says of an observation; `HashModule` and `FeatureModule` say how it does.
+
+    Args:
+        features: F.
+        hidden: Units of the layer before each of the two.
+        actions: A.
+        told_novelty: Whether the modulator is told r_ep.
+    """
+
+    def __init__(self, features: int, hidden: int, *, actions: int, told_novelty: bool) -> None:
+        super().__init__()
+        self._features = features
+        self._actions = actions
+        self._told_novelty = told_novelty
+        self.modulator_in = nn.Linear(features, hidden)
+        self.modulator_out = nn.Linear(hidden + actions + told_novelty, actions)
+        self.value_head = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+        # V^e and r_ta begin at zero: until the task first rewards there is then no advantage to learn from, and the modulator
+        # stays zero instead of following the noise of a V^e that knows nothing, which Adam would amplify. One that is told
+        # the novelty is the whole bonus, and must not begin without it.
+        begins_at_zero = [self.value_head[-1]] if told_novelty else [self.value_head[-1], self.modulator_out]
+        for parameter in itertools.chain.from_iterable(layer.parameters() for layer in begins_at_zero):
+            nn.init.zeros_(parameter)
+
+    def encode(self, observation_NO: Tensor, weight_N: Tensor | None = None) -> Tensor:
+        """z_e: [N, O...] -> [N, ...], of which all but N are F numbers.
+
+        Args:
+            observation_NO: [N, O...], integers.
+            weight_N: [N], how often each observation occurs in the batch, for the batch norms; once, if not given.
+        """
+        raise NotImplementedError
+
+    def modulate(
+        self, z_UF: Tensor, action_N: Tensor, index_N: Tensor | None = None, novelty_N: Tensor | None = None
+    ) -> Tensor:
+        """f_ta(z_e[t], a[t]), to be indexed by a[t-1].
+
+        The first layer sees the observation alone, so it runs once for each distinct one.
+
+        Args:
+            z_UF: [U, F], z_e of distinct observations, with everything but U flattened.
+            action_N: [N], the actions a[t], integers.
+            index_N: [N], which row of z each action was taken from; without it, each from its own.
+            novelty_N: [N], r_ep, for a modulator that is told it and for no other.
+
+        Returns:
+            [N, A], the scores before tanh.
+        """
+        self._check_features(z_UF)
+        if (novelty_N is not None) != self._told_novelty:
+            raise ValueError(f"this modulator is {'' if self._told_novelty else 'not '}told the novelty")
+        hidden = functional.relu(self.modulator_in(z_UF))
+        if index_N is not None:
+            hidden = hidden.index_select(0, index_N)
+        if action_N.shape != hidden.shape[:1]:
+            raise ValueError(f"actions must have shape [{len(hidden)}], one a row of z, not {list(action_N.shape)}")
+        told = [hidden, functional.one_hot(action_N.long(), self._actions).to(hidden.dtype)]
+        if novelty_N is not None:
+            told.append(novelty_N.unsqueeze(1))
+        scores_NA: Tensor = self.modulator_out(torch.cat(told, 1))
+        return scores_NA
+
+    def value(self, z_NF: Tensor) -> Tensor:
+        """V^e, the value of the task's own rewards: [N, F] -> [N]."""
+        self._check_features(z_NF)
+        value_N: Tensor = self.value_head(z_NF).squeeze(1)
+        return value_N
+
+    def _check_features(self, z_NF: Tensor) -> None:
+        if z_NF.ndim != 2 or z_NF.shape[1] != self._features:
+            raise ValueError(f"z must have shape [N, {self._features}], not {list(z_NF.shape)}")
+
+
+class HashModule(Intrinsic):
+    """With a learned hash: encoder, bottleneck and decoder; `minigrid_intrinsic` and `dmlab_intrinsic` make them.
+
+    Args:
+        scale: Turns observations into images.
+        autoencoder: Image -> z_e, and what passed the bottleneck -> image.
+        bottleneck: Between the two.
+        size: Height and width of z_e.
+        actions: A.
+        told_novelty: Whether the modulator is told r_ep.
+    """
+
+    bottleneck: Codebook | Bits
+
+    def __init__(
+        self,
+        scale: Scale,
+        autoencoder: tuple[Chain, Decoder],
+        bottleneck: Codebook | Bits,
+        size: tuple[int, int],
+        *,
+        actions: int,
+        told_novelty: bool = False,
+    ) -> None:
+        super().__init__(WIDTH * size[0] * size[1], HIDDEN, actions=actions, told_novelty=told_novelty)
+        self.size = size
+        self.scale = scale
+        self.encoder, self.decoder = autoencoder
+        self.bottleneck = bottleneck
+
+    def code(self, observation_NO: Tensor) -> Tensor:
+        """The code of each observation: uint8 [N, bottleneck.code_width].
+
+        In evaluation mode (`eval()`) it depends on nothing else in the batch, as actors need it.
+        """
+        code_N: Tensor = self.bottleneck.code(self.encode(observation_NO))
+        return code_N
+
+    def encode(self, observation_NO: Tensor, weight_N: Tensor | None = None) -> Tensor:
+        """z_e, before quantisation: [N, O...] -> [N, D, H, W]."""
+        z_NDHW: Tensor = self.encoder(self.scale(observation_NO), weight_N)
+        return z_NDHW
+
+    def decode(self, z_NDHW: Tensor, weight_N: Tensor | None = None) -> Tensor:
+        """The reconstruction of `target`, in (-1, 1).
+
+        Args:
+            z_NDHW: [N, D, H, W], from the bottleneck.
+            weight_N: [N], as for `encode`.
+
+        Returns:
+            [N, 3, ., .], the shape of `target`.
+        """
+        if z_NDHW.shape[1:] != (WIDTH, *self.size):
+            raise ValueError(
+                f"z must have shape [N, {WIDTH}, {self.size[0]}, {self.size[1]}], not {list(z_NDHW.shape)}"
+            )
+        image: Tensor = self.decoder(z_NDHW, weight_N)
+        return image
+
+    def target(self, observation_NO: Tensor) -> Tensor:
+        """What the decoder must reconstruct, which is what the encoder sees: [N, O...] -> [N, 3, ., .] in [-1, 1]."""
+        image: Tensor = self.scale(observation_NO)
+        return image
+
+
+class FeatureModule(Intrinsic):
+    """Without a learned hash: modulator and V^e on features of their own.
+
+    Args:
+        features: Observations [N, O...] -> [N, F]; and how often each occurs, for batch norms.
+        width: F.
+        actions: A.
+        told_novelty: Whether the modulator is told r_ep.
+    """
+
+    def __init__(self, features: nn.Module, width: int, *, actions: int, told_novelty: bool = False) -> None:
+        super().__init__(width, FEATURE_HIDDEN, actions=actions, told_novelty=told_novelty)
+        self.features = features
+
+    def encode(self, observation_NO: Tensor, weight_N: Tensor | None = None) -> Tensor:
+        """The features: [N, O...] -> [N, F]."""
+        feature_NF: Tensor = self.features(observation_NO, weight_N)
+        return feature_NF
+
+
+class CellFeatures(nn.Module):
+    """A linear layer on the one-hot (object, colour, state) of each cell of a MiniGrid view, and a ReLU.
+
+    It is a sum of 147 rows of a table, so no one-hot vector is ever made.
+    """
+
+    offset_C: Tensor
+    largest_C: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        values = torch.tensor([11, 6, 4])
+        of_cell = torch.cat([torch.zeros(1, dtype=torch.long), values.cumsum(0)[:-1]])
+        offset = torch.arange(49).unsqueeze(1) * values.sum() + of_cell
+        self.register_buffer("offset_C", offset.flatten(), persistent=False)
+        self.register_buffer("largest_C", (values - 1).repeat(49), persistent=False)
+        self.table = nn.Parameter(torch.randn(49 * int(values.sum()), width) / math.sqrt(147))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, observation_NHWC: Tensor, _weight_N: Tensor | None = None) -> Tensor:
+        """[N, 7, 7, 3] -> [N, F]. A value that MiniGrid does not have counts as the largest one."""
+        value_NC = torch.minimum(observation_NHWC.flatten(1).long(), self.largest_C)
+        return functional.relu(functional.embedding_bag(value_NC + self.offset_C, self.table, mode="sum") + self.bias)
+
+
+class PixelFeatures(nn.Module):
+    """The encoder of `dmlab_intrinsic`, without what makes it a hash."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = Scale((72, 96, 3), (255.0, 255.0, 255.0), (64, 96))
+        self.encoder, _ = dmlab_autoencoder(WIDTH, _HALVINGS[2, 3])
+
+    def forward(self, observation_NHWC: Tensor, weight_N: Tensor | None = None) -> Tensor:
+        """[N, 72, 96, 3] -> [N, F]."""
+        z_NDHW: Tensor = self.encoder(self.scale(observation_NHWC), weight_N)
+        return z_NDHW.flatten(1)
+
+
+def minigrid_features(actions: int, *, told_novelty: bool = False) -> FeatureModule:
+    """Modulator and V^e for views of MiniGrid, where the hash is not learned."""
+    return FeatureModule(CellFeatures(FEATURE_WIDTH), FEATURE_WIDTH, actions=actions, told_novelty=told_novelty)
+
+
+def dmlab_features(actions: int, *, told_novelty: bool = False) -> FeatureModule:
+    """The same for pixels."""
+    return FeatureModule(PixelFeatures(), WIDTH * 2 * 3, actions=actions, told_novelty=told_novelty)
+
+
+def minigrid_intrinsic(
+    actions: int, hash_size: HashSize | None = None, *, bits: bool = False, told_novelty: bool = False
+) -> HashModule:
+    """For views of 7 x 7 x (object, colour, state); z_e is 64 x 3 x 3, K is 8, and AE-LSH has 256 units and 25 bits.
+
+    Args:
+        actions: A.
+        hash_size: Where codes are not of that size. z_e of h x w is made from a picture of 4h x 4w.
+        bits: Whether the hash is AE-LSH instead of VQ.
+        told_novelty: Whether the modulator is told r_ep.
+    """
+    given = hash_size or HashSize()
+    size = given.size or (3, 3)
+    scale = Scale((7, 7, 3), (10.0, 5.0, 2.0), (4 * size[0], 4 * size[1]))
+    bottleneck = Bits(256, given.bits or 25, WIDTH, size) if bits else Codebook(given.codes or 8, WIDTH, size)
+    return HashModule(scale, minigrid_autoencoder(WIDTH), bottleneck, size, actions=actions, told_novelty=told_novelty)
+
+
+def dmlab_intrinsic(
+    actions: int, hash_size: HashSize | None = None, *, bits: bool = False, told_novelty: bool = False
+) -> HashModule:
+    """For pictures of 72 x 96 x RGB; z_e is 64 x 2 x 3, K is 24, and AE-LSH has 512 units and 62 bits.
+
+    z_e may also be 64 x 4 x 6, by one halving less. The rest is as for MiniGrid.
+    """
+    given = hash_size or HashSize()
+    size = given.size or (2, 3)
+    if size not in _HALVINGS:
+        raise ValueError(f"hash.size is {list(size)}, expected [2, 3] or [4, 6] for pixels: pictures are halved to it")
+    scale = Scale((72, 96, 3), (255.0, 255.0, 255.0), (64, 96))
+    bottleneck = Bits(512, given.bits or 62, WIDTH, size) if bits else Codebook(given.codes or 24, WIDTH, size)
+    autoencoder = dmlab_autoencoder(WIDTH, _HALVINGS[size])
+    return HashModule(scale, autoencoder, bottleneck, size, actions=actions, told_novelty=told_novelty)

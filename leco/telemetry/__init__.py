@@ -1,0 +1,1 @@
+"""What a process tells people: logs, metrics, traces, and what it ran on."""

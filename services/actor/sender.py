@@ -1,0 +1,159 @@
+"""From unrolls to trajectories on their way to the learner: hashed, counted, cut by environment, pushed.
+
+It runs in a thread of its own, one unroll behind the acting, so that neither counting nor the network holds up a step. There is
+no queue between the two: while an unroll is sent, one is played and none waits, because what waits grows old.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from leco.telemetry import tracing
+from leco.types import Trajectory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from leco.rpc.learner_client import LearnerClient
+    from leco.telemetry.tracing import Journey
+    from services.actor.metrics import ActorMetrics
+    from services.actor.rollout import Unroll
+    from services.actor.visit_counter import VisitCounts
+
+    Counts = list[VisitCounts | None]
+
+
+HELD_UP_SECONDS = 0.02
+
+
+class Parcel(NamedTuple):
+    """An unroll, the version of the parameters that played it, what to do before it is counted, and its trace."""
+
+    unroll: Unroll
+    version: int
+    use_hash: Callable[[], None]
+    journey: Journey
+
+
+class Sender:
+    """Takes unrolls and sends them.
+
+    Args:
+        client: Of the learner.
+        count: The counts of an unroll, by environment; None if the method counts nothing.
+        metrics: To be told.
+    """
+
+    def __init__(self, client: LearnerClient, count: Callable[[Unroll], Counts] | None, metrics: ActorMetrics) -> None:
+        self._client = client
+        self._count = count
+        self._metrics = metrics
+        self._number = 0
+        self._changed = threading.Condition()  # guards the four below
+        self._parcel: Parcel | None = None
+        self._finished = False
+        self._pushing = 0.0
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="leco-sender", daemon=True)
+        self._thread.start()
+
+    def send(self, parcel: Parcel) -> None:
+        """Hands an unroll over as soon as the one before is sent. Raises what went wrong in the thread."""
+        self.wait_until_sent()
+        with self._changed:
+            self._parcel = parcel
+            self._changed.notify_all()
+
+    @property
+    def held_up(self) -> bool:
+        """Whether the learner let the last unroll wait: it is the slower side, and what is played ahead only grows old."""
+        return self._pushing > HELD_UP_SECONDS
+
+    def wait_until_sent(self) -> None:
+        """Waits until nothing is left to send. Raises what went wrong in the thread."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._parcel is None or self._failure is not None)
+            if self._failure is not None:
+                raise self._failure
+
+    def finish(self) -> None:
+        """Ends the thread as soon as everything is sent. Raises what went wrong in it."""
+        try:
+            self.wait_until_sent()
+        finally:
+            with self._changed:
+                self._finished = True
+                self._changed.notify_all()
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._finished or self._parcel is not None)
+                    parcel = self._parcel
+                if parcel is None:
+                    return
+                with parcel.journey:
+                    counts = self._counted(parcel)
+                    with tracing.span("send", kind="producer", trajectories=len(counts)):
+                        self._push(self._cut(parcel, counts))
+                with self._changed:
+                    self._parcel = None
+                    self._changed.notify_all()
+        except BaseException as error:  # noqa: BLE001  # it is raised again in the thread that acts
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _counted(self, parcel: Parcel) -> Counts:
+        """The counts of each environment."""
+        unroll = parcel.unroll
+        begin = time.monotonic()
+        parcel.use_hash()
+        counts: Counts = [None] * unroll.action_TE.shape[1] if self._count is None else self._count(unroll)
+        self._metrics.seconds.labels("counting").inc(time.monotonic() - begin)
+        if self._count is not None:
+            self._metrics.uncounted.inc(sum(each is None for each in counts))
+        return counts
+
+    def _push(self, trajectories: Sequence[Trajectory]) -> None:
+        """Returns when the learner has them. The time in which they are packed, and perhaps compressed, is not the learner's."""
+        waited = sum(self._client.push(each) for each in trajectories)
+        begin = time.monotonic()
+        self._client.drain(None)
+        self._pushing = waited + time.monotonic() - begin
+        self._metrics.seconds.labels("pushing").inc(self._pushing)
+
+    def _cut(self, parcel: Parcel, counts: Counts) -> list[Trajectory]:
+        """One trajectory for each environment."""
+        unroll, place = parcel.unroll, tracing.traceparent()
+        shape = unroll.observation_TEO.shape[2:]
+        trajectories = []
+        for e, (counts_T, endings) in enumerate(zip(counts, unroll.endings, strict=True)):
+            self._number += 1
+            last = [ending.observation_O for ending in endings]
+            trajectories.append(
+                Trajectory(
+                    number=self._number,
+                    parameters_version=parcel.version,
+                    previous_action=int(unroll.previous_action_E[e]),
+                    previous_reward=float(unroll.previous_reward_E[e]),
+                    observation=unroll.observation_TEO[:, e],
+                    start=unroll.start_TE[:, e],
+                    terminal_observation=np.stack(last) if last else np.empty((0, *shape), np.uint8),
+                    action=unroll.action_TE[:, e],
+                    reward=unroll.reward_TE[:, e],
+                    behaviour_logits=unroll.logits_TEA[:, e],
+                    core_state=unroll.core_LCEH[:, :, e],
+                    count=None if counts_T is None else counts_T.episode_T,
+                    episodes=tuple(ending.summary for ending in endings),
+                    run_count=None if counts_T is None else counts_T.run_T,
+                    traceparent=place,
+                )
+            )
+        return trajectories

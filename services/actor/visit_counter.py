@@ -1,0 +1,154 @@
+"""Has what an unroll saw counted: one call for all environments.
+
+Counted are, for each episode in order: its first observation, once, and what each action led to; the true last observation
+where an action ended the episode. Counts of first observations are not needed: they only make a return to the start known.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import structlog
+
+from leco.rpc.hashcount_client import CodeBatch
+from leco.telemetry import tracing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from leco.rpc.hashcount_client import HashCountClient
+    from services.actor.rollout import Unroll
+
+log = structlog.get_logger("leco.actor")
+
+
+class Visit(NamedTuple):
+    """Steps of one environment in one episode: actions `begin` up to but not `end`, which ends the episode if `final`."""
+
+    begin: int
+    end: int
+    fresh: bool
+    final: bool
+
+
+@dataclass(slots=True)
+class _Episode:
+    """The episode that an environment is in. `lost`: counting failed within it, and cannot be made up for."""
+
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    sequence: int = 0
+    lost: bool = False
+
+
+class VisitCounts(NamedTuple):
+    """The counts [T] of one environment in its episodes and, if they are asked for, in the whole run."""
+
+    episode_T: npt.NDArray[np.uint32]
+    run_T: npt.NDArray[np.uint32] | None
+
+
+class VisitCounter:
+    """Follows the episodes of E environments.
+
+    Args:
+        client: Of the hash-count service.
+        codes: Hashes observations.
+        environments: E.
+        run_wide: Whether to have everything counted in the whole run too.
+    """
+
+    def __init__(
+        self,
+        client: HashCountClient,
+        codes: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]],
+        environments: int,
+        *,
+        run_wide: bool = False,
+    ) -> None:
+        self._client = client
+        self._run_wide = run_wide
+        self._codes = codes
+        self._episodes = [_Episode() for _ in range(environments)]
+
+    def count(self, unroll: Unroll) -> list[VisitCounts | None]:
+        """The counts of each environment; None where they could not be had for every step."""
+        steps, environments = unroll.action_TE.shape
+        with tracing.span("code"):
+            code_TEW, terminal = self._hashed(unroll)
+        batches: list[CodeBatch] = []
+        where: list[tuple[int, Visit]] = []
+        counts_E: list[VisitCounts | None] = [
+            VisitCounts(np.zeros(steps, np.uint32), np.zeros(steps, np.uint32) if self._run_wide else None)
+            for _ in range(environments)
+        ]
+        for e in range(environments):
+            ends = iter(terminal[e])
+            for visit in visits(unroll.start_TE[:, e]):
+                if visit.fresh:
+                    self._episodes[e] = _Episode()
+                episode = self._episodes[e]
+                if episode.lost:
+                    counts_E[e] = None
+                    if visit.final:
+                        next(ends)
+                    continue
+                # What the actions led to is one later; before it, the first of the episode.
+                codes_nW = code_TEW[visit.begin + (not visit.fresh) : visit.end + 1, e]
+                if visit.final:
+                    codes_nW = np.concatenate([codes_nW[:-1], next(ends)[None]])
+                batches.append(CodeBatch(episode.id, episode.sequence, np.ascontiguousarray(codes_nW), visit.final))
+                where.append((e, visit))
+                episode.sequence += 1
+        if batches:  # none if all episodes are lost
+            self._fill(batches, where, counts_E)
+        return counts_E
+
+    def _fill(
+        self, batches: list[CodeBatch], where: list[tuple[int, Visit]], counts_E: list[VisitCounts | None]
+    ) -> None:
+        failed = []
+        by_id = {episode.id: episode for episode in self._episodes}
+        with tracing.span("count", kind="client", batches=len(batches)):
+            results = self._client.count(batches, run_wide=self._run_wide)
+        for batch, (e, visit), result in zip(batches, where, results, strict=True):
+            if result.counts is None and batch.episode_id in by_id:
+                by_id[batch.episode_id].lost = True
+            if result.counts is None or (self._run_wide and result.run_counts is None):
+                failed.append(result.detail)
+                counts_E[e] = None
+            if (counts := counts_E[e]) is not None:
+                for count_T, answer in ((counts.episode_T, result.counts), (counts.run_T, result.run_counts)):
+                    if count_T is not None and answer is not None:
+                        count_T[visit.begin : visit.end] = answer[1:] if visit.fresh else answer
+        if failed:
+            log.warning("counting failed; the unrolls are marked as uncounted", batches=len(failed), first=failed[0])
+
+    def _hashed(self, unroll: Unroll) -> tuple[npt.NDArray[np.uint8], list[list[npt.NDArray[np.uint8]]]]:
+        """The codes of all T+1 observations [T+1, E, W], and those of the true last ones of each environment."""
+        shape_TE = unroll.observation_TEO.shape[:2]
+        last = [ending.observation_O for endings in unroll.endings for ending in endings]
+        every_NO = unroll.observation_TEO.reshape(-1, *unroll.observation_TEO.shape[2:])
+        if last:
+            every_NO = np.concatenate([every_NO, np.stack(last)])
+        code_NW = self._codes(every_NO)
+        inside = shape_TE[0] * shape_TE[1]
+        rest = iter(code_NW[inside:])
+        return code_NW[:inside].reshape(*shape_TE, -1), [[next(rest) for _ in each] for each in unroll.endings]
+
+
+def visits(start_T: npt.NDArray[np.bool_]) -> list[Visit]:
+    """The episodes in an unroll of one environment, in order. start_T: [T+1]."""
+    steps = len(start_T) - 1
+    ends = [t for t in range(1, steps + 1) if start_T[t]]
+    begins = [0, *ends]
+    if ends and ends[-1] == steps:
+        begins.pop()  # that episode's first action is in the next unroll
+    return [
+        Visit(begin, end, fresh=bool(start_T[begin]), final=bool(start_T[end]))
+        for begin, end in zip(begins, [*begins[1:], steps], strict=True)
+    ]
