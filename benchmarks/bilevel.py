@@ -48,11 +48,13 @@ from leco.algo.losses import entropy, log_prob, policy_gradient_loss, value_loss
 from leco.algo.meta import meta_gradient_weights, outer_loss
 from leco.algo.optim import AdamState, adam, adam_jacobian_diag
 from leco.algo.vtrace import VTrace, vtrace
-from leco.learning.state import Batch, Settings
+from leco.config.training import TrainingConfig
 from leco.models.policy import MiniGridPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from leco.learning.state import Batch
 
     Parameters = Mapping[str, Tensor]
     Gates = tuple[Tensor, ...] | None
@@ -80,7 +82,7 @@ class Problem(NamedTuple):
     batch: Batch
     r_ta_TB: Tensor
     advantage_e_TB: Tensor
-    settings: Settings
+    settings: TrainingConfig
 
 
 class Inner(NamedTuple):
@@ -142,7 +144,7 @@ def make_problem(inner_loss: InnerLoss, dtype: torch.dtype = torch.float32) -> P
         batch,
         torch.randn(batch.reward_TB.shape).tanh().to(dtype),
         torch.randn(batch.reward_TB.shape).to(dtype),
-        Settings(inner_loss=inner_loss),
+        TrainingConfig(inner_loss=inner_loss),
     )
 
 
@@ -262,7 +264,7 @@ def by_forward_mode(problem: Problem, forward: Forward) -> Tensor:
         adam_jacobian_diag(
             slopes, moments, learning_rate=settings.policy_learning_rate, betas=settings.policy_betas, eps=settings.eps
         ),
-        tangents=partial(judged, known=said.gates),
+        jvp_forward=partial(judged, known=said.gates),
         action_TB=problem.batch.action_TB,
         log_pi_TB=said.log_pi_TB.detach(),
         rho_TB=said.trace.rho_TB,

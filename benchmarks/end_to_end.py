@@ -234,7 +234,7 @@ def leco_command(task: str, method: str, preset: str, run: Path) -> list[str]:
     """`leco train` without an end."""
     command = [sys.executable, "-P", "-m", "leco", "train", "--task", task, "--method", method, "--frames", "1e9"]
     command += ["--preset", preset, "--run", str(run)]
-    settings = (f"learner.record_every={RECORD_EVERY}", f"actors.unroll={UNROLL}", f"learner.batch={BATCH}")
+    settings = (f"learner.log_every={RECORD_EVERY}", f"actors.unroll={UNROLL}", f"learner.batch={BATCH}")
     return [*command, *(f"--set={each}" for each in settings)]
 
 

@@ -69,7 +69,7 @@ class Way(NamedTuple):
     expand: Callable[[bytes], bytes]
 
 
-class Squeezed(NamedTuple):
+class Compressed(NamedTuple):
     """What became of a task's payloads in one way: mean bytes of an unroll, and MB/s (of what is raw) in each turn."""
 
     name: str
@@ -126,9 +126,9 @@ def play(name: str) -> Played:
             observation_TEO[0], start_TE[0] = seen_EO, start_E
             for t, action_E in enumerate(action_TE):
                 steps = env.step(action_E)
-                seen_EO, start_E = steps.observation_EO, steps.ended_E
+                seen_EO, start_E = steps.observation_EO, steps.done_E
                 observation_TEO[t + 1], start_TE[t + 1], reward_TE[t] = seen_EO, start_E, steps.reward_E
-                for ended, terminal_O in zip(np.flatnonzero(steps.ended_E), steps.terminal_observation_FO, strict=True):
+                for ended, terminal_O in zip(np.flatnonzero(steps.done_E), steps.terminal_observation_FO, strict=True):
                     last[ended].append(terminal_O)
             for e in range(ENVIRONMENTS):
                 trajectory = Trajectory(
@@ -210,14 +210,14 @@ def timed(act: Callable[[Any], object], inputs: Sequence[Any]) -> Callable[[], f
     return run
 
 
-def compressors(report: Report, tasks: dict[str, Played], repeats: int) -> dict[str, list[Squeezed]]:
+def compressors(report: Report, tasks: dict[str, Played], repeats: int) -> dict[str, list[Compressed]]:
     """Size and speed of each way on each task."""
-    found: dict[str, list[Squeezed]] = {}
+    found: dict[str, list[Compressed]] = {}
     rows = []
     for task, (spec, trajectories) in tasks.items():
         payloads = [trajectory_to_message(each).tensors.payload for each in trajectories]
         raw = statistics.mean(map(len, payloads))
-        found[task] = [Squeezed("raw", raw, [], [])]
+        found[task] = [Compressed("raw", raw, [], [])]
         plain = ways()
         chosen = [*plain, *(of_differences(way, spec) for way in plain if way.name in ("lz4", "zstd 1"))]
         small = [[way.squeeze(payload) for payload in payloads] for way in chosen]
@@ -228,7 +228,7 @@ def compressors(report: Report, tasks: dict[str, Played], repeats: int) -> dict[
         rates = [[raw / MB / each for each in seconds] for seconds in alternately(repeats, *squeezing, *expanding)]
         for i, way in enumerate(chosen):
             size = statistics.mean(map(len, small[i]))
-            found[task].append(Squeezed(way.name, size, rates[i], rates[len(chosen) + i]))
+            found[task].append(Compressed(way.name, size, rates[i], rates[len(chosen) + i]))
         rows.append((task, "raw", f"{raw / 1000:,.1f}", "1", "-", "-"))
         for name, size, squeeze, expand in found[task][1:]:
             rows.append((task, name, f"{size / 1000:,.1f}", f"{raw / size:.2f}", spread(squeeze), spread(expand)))
@@ -274,7 +274,7 @@ def decode(wire: bytes, spec: TrajectorySpec) -> Trajectory:
     return trajectory_from_message(learner_pb2.PushRequest.FromString(wire).trajectory, spec)
 
 
-def stream(report: Report, squeezed: dict[str, list[Squeezed]], times: Times) -> None:
+def stream(report: Report, squeezed: dict[str, list[Compressed]], times: Times) -> None:
     """What a large run sends, against what there is to take it."""
     least, where = ingest()
     rows, flows = [], []

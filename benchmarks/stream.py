@@ -35,7 +35,7 @@ from hashcount import Report, alternately, measured, ratios, spread
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from leco.checkpoint.snapshot import acting_snapshot, load_acting
+from leco.checkpoint.snapshot import load_snapshot, make_snapshot
 from leco.config.toml import parse, to_toml
 from leco.learning.state import init
 from leco.methods.table import find_method
@@ -53,7 +53,7 @@ from services.hashcount.demo import service
 from services.learner.batching import make_batch
 from services.learner.metrics import LearnerMetrics
 from services.learner.servicer import LearnerServicer
-from services.learner.trajectory_queue import Intake
+from services.learner.trajectory_queue import TrajectoryQueue
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -147,10 +147,10 @@ class Learner:
     def __init__(self) -> None:
         self.stacks = False
         metrics = LearnerMetrics(CollectorRegistry())
-        self._intake = Intake(
+        self._intake = TrajectoryQueue(
             capacity=BATCH + CLIENTS * ENVIRONMENTS,
             window=ENVIRONMENTS,
-            max_lag=1_000_000,
+            max_policy_lag=1_000_000,
             needs_counts=True,
             metrics=metrics,
             on_episodes=lambda _version, _episodes: None,
@@ -293,7 +293,7 @@ def ask(address: str, size: str) -> None:
             if snapshot is None:
                 time.sleep(ASK_SECONDS)
                 continue
-            policy, _ = load_acting(snapshot, networks)
+            policy, _ = load_snapshot(snapshot, networks)
             networks.policy.load_state_dict(policy)
             version = snapshot.version
             print(json.dumps([version, asked, had, time.monotonic()]), flush=True)
@@ -463,7 +463,7 @@ def parameters(report: Report, learner: Learner, pusher: Child, seconds: float) 
     for name, size in (("MiniGrid", VIEW), ("DMLab", PIXELS)):
         state = init(leco_networks(size))
         begin = time.process_time()
-        tensors = acting_snapshot(state, 1).tensors
+        tensors = make_snapshot(state, 1).tensors
         copying = time.process_time() - begin
         total = sum(array.nbytes for array in tensors.values())
         for busy in (False, True):
@@ -515,7 +515,7 @@ def real_training(report: Report, seconds: float) -> None:
     """The same in a run: when the learner, the actor and the trainer come to each version, as their metrics tell."""
     with tempfile.TemporaryDirectory() as folder, service("--store", "memory") as hashcount:
         config, run = Path(folder, "experiment.toml"), Path(folder, "run")
-        experiment = parse("", {"task": REAL_TASK, "learner.record_every": 1})
+        experiment = parse("", {"task": REAL_TASK, "learner.log_every": 1})
         config.write_text(to_toml(experiment))
         with (
             leco(

@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 import leco.learning.intrinsic_pass
-from leco.learning.state import Batch, Networks, Settings, init
+from leco.config.training import TrainingConfig
+from leco.learning.state import Batch, Networks, init
 from leco.learning.update import update
 from leco.methods.table import find_method
 from leco.models.intrinsic import minigrid_intrinsic
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).parent / "data" / "keycorridor_s4r3_16x96.npz"
 ACTIONS = 7
-LAPTOP = Settings(inner_loss="whole", decoded=96)
+LAPTOP = TrainingConfig(inner_loss="whole", decoded=96)
 WAYS = {  # method, settings, and whether the batch has a reward
-    "no-int": ("no-int", Settings(), True),
-    "vq-only": ("vq-only", Settings(), True),
-    "leco, inner loss: policy gradient": ("leco", Settings(), True),
-    "leco, inner loss: policy gradient, unrewarded": ("leco", Settings(), False),
-    "leco, inner loss: whole": ("leco", Settings(inner_loss="whole"), True),
+    "no-int": ("no-int", TrainingConfig(), True),
+    "vq-only": ("vq-only", TrainingConfig(), True),
+    "leco, inner loss: policy gradient": ("leco", TrainingConfig(), True),
+    "leco, inner loss: policy gradient, unrewarded": ("leco", TrainingConfig(), False),
+    "leco, inner loss: whole": ("leco", TrainingConfig(inner_loss="whole"), True),
     "leco, inner loss: whole, 96 decoded": ("leco", LAPTOP, True),
     "leco, inner loss: whole, 96 decoded, unrewarded": ("leco", LAPTOP, False),
 }

@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {
     "learner.batch": 2,
     "learner.queue": 8,
     "learner.checkpoint_every": 10,
-    "learner.record_every": 1,
+    "learner.log_every": 1,
 }
 PATIENCE = 60.0  # seconds; far more than anything here takes
 

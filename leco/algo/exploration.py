@@ -28,7 +28,7 @@ def first_visit(count: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     return (count == 1).to(dtype)
 
 
-def novelty_gain(next_TB: Tensor, now_TB: Tensor, count_TB: Tensor, share: float = 0.5) -> Tensor:
+def noveld_bonus(next_TB: Tensor, now_TB: Tensor, count_TB: Tensor, share: float = 0.5) -> Tensor:
     """NovelD: max(n(s') - share n(s), 0) where N(s') = 1, and 0 elsewhere: only crossing into the unknown pays, once.
 
     next_TB, now_TB  n, how new the observation after and before the action is
@@ -38,7 +38,7 @@ def novelty_gain(next_TB: Tensor, now_TB: Tensor, count_TB: Tensor, share: float
     return (next_TB - share * now_TB).clamp(min=0) * first_visit(count_TB, next_TB.dtype)
 
 
-def impact(next_TBF: Tensor, now_TBF: Tensor, count_TB: Tensor) -> Tensor:
+def ride_bonus(next_TBF: Tensor, now_TBF: Tensor, count_TB: Tensor) -> Tensor:
     """RIDE: ||phi(s') - phi(s)|| / sqrt(N(s')): how much an action changes what matters, and less each time. [T, B].
 
     next_TBF, now_TBF  phi, the features of the observation after and before the action
@@ -50,14 +50,14 @@ def impact(next_TBF: Tensor, now_TBF: Tensor, count_TB: Tensor) -> Tensor:
     return moved_TB * episodic_bonus(count_TB, next_TBF.dtype)
 
 
-def divergence(logits_TBA: Tensor, other_TBA: Tensor) -> Tensor:
+def categorical_kl(logits_TBA: Tensor, other_TBA: Tensor) -> Tensor:
     """KL(pi || other) of each step, in nats: [T, B]."""
     require_same_shape(logits_TBA=logits_TBA, other_TBA=other_TBA)
     log_pi_TBA = log_softmax(logits_TBA, dim=-1)
     return (log_pi_TBA.exp() * (log_pi_TBA - log_softmax(other_TBA, dim=-1))).sum(dim=-1)
 
 
-def discounted_so_far(reward_TB: Tensor, gamma: float) -> Tensor:
+def running_discounted_sum(reward_TB: Tensor, gamma: float) -> Tensor:
     """R[t] = gamma R[t-1] + r[t] within the unroll, over ends of episodes too: what RND divides its rewards by the spread of."""
     if reward_TB.ndim != 2:
         raise ValueError(f"reward_TB has shape {tuple(reward_TB.shape)}, expected [T, B]")

@@ -58,7 +58,7 @@ def meta_gradient_weights(
     after: Parameters,
     jacobian_diag: Parameters,
     *,
-    tangents: Forward | None = None,
+    jvp_forward: Forward | None = None,
     clipping: Callable[[dict[str, Tensor]], Parameters] | None = None,
     action_TB: Tensor,
     log_pi_TB: Tensor,
@@ -69,7 +69,7 @@ def meta_gradient_weights(
 
     forward         the policy on this batch
     clipping        J^T of what was done to g before the optimiser's step, if anything was; see `clip_vjp`
-    tangents        the same, for a call at theta of which only the tangents are used; forward itself, if not given
+    jvp_forward        the same, for the call whose tangents alone are used; forward itself, if not given
     before, after   theta and theta'
     jacobian_diag   D, for example from `adam_jacobian_diag`; -learning rate for SGD
     action_TB       the actions taken
@@ -92,7 +92,7 @@ def meta_gradient_weights(
         direction = dict(clipping(direction))
     with torch.no_grad(), forward_ad.dual_level():
         duals = {name: forward_ad.make_dual(p.detach(), direction[name]) for name, p in before.items()}
-        logits_TBA, value_TB = (tangents or forward)(duals)
+        logits_TBA, value_TB = (jvp_forward or forward)(duals)
         slope_TB = tangent(log_prob(logits_TBA, action_TB))
         value_slope_TB = tangent(value_TB)
     return MetaWeights(-rho_TB.detach() * slope_TB / rho_TB.numel(), -value_slope_TB / rho_TB.numel())

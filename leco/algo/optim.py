@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-Named = Mapping[str, Tensor]
+Params = Mapping[str, Tensor]
 
 
 class AdamState(NamedTuple):
@@ -20,12 +20,12 @@ class AdamState(NamedTuple):
         steps: How many steps were taken.
     """
 
-    mean: Named
-    square: Named
+    mean: Params
+    square: Params
     steps: int
 
 
-def init_adam(parameters: Named) -> AdamState:
+def init_adam(parameters: Params) -> AdamState:
     """Nothing remembered yet."""
     return AdamState(
         {name: torch.zeros_like(p) for name, p in parameters.items()},
@@ -36,8 +36,8 @@ def init_adam(parameters: Named) -> AdamState:
 
 @torch.no_grad()
 def adam(
-    parameters: Named,
-    gradients: Named,
+    parameters: Params,
+    gradients: Params,
     state: AdamState,
     *,
     learning_rate: float,
@@ -76,7 +76,7 @@ class Clipped(NamedTuple):
     scale: Tensor
 
 
-def clip(gradients: Named, max_norm: float | None) -> Clipped:
+def clip(gradients: Params, max_norm: float | None) -> Clipped:
     """Scales gradients so that the norm of all elements together is at most `max_norm`; None leaves them as they are."""
     norm = torch.nn.utils.get_total_norm(list(gradients.values()))
     scale = torch.ones_like(norm) if max_norm is None else (max_norm / (norm + 1e-12)).clamp(max=1.0)
@@ -85,7 +85,7 @@ def clip(gradients: Named, max_norm: float | None) -> Clipped:
     return Clipped({name: g * scale for name, g in gradients.items()}, norm, scale)
 
 
-def clip_vjp(along: Named, gradients: Named, clipped: Clipped) -> dict[str, Tensor]:
+def clip_vjp(along: Params, gradients: Params, clipped: Clipped) -> dict[str, Tensor]:
     """J^T u, where J is how the clipped gradients move with the gradients themselves (J is symmetric).
 
     Where nothing was clipped J is the identity. Otherwise the norm is fixed, and only what is orthogonal to g moves, scaled:
@@ -103,7 +103,7 @@ def clip_vjp(along: Named, gradients: Named, clipped: Clipped) -> dict[str, Tens
 
 
 def adam_jacobian_diag(
-    gradients: Named, after: AdamState, *, learning_rate: float, betas: tuple[float, float], eps: float
+    gradients: Params, after: AdamState, *, learning_rate: float, betas: tuple[float, float], eps: float
 ) -> dict[str, Tensor]:
     """dtheta'/dg: how each element of the step's result moves with the same element of its gradient.
 

@@ -50,7 +50,7 @@ def systematic_sample(weight_U: Tensor, size: int, offset: float) -> Sample:
     return Sample(index_S, hits_U[index_S].float())
 
 
-def draw_action(logits_EA: Tensor, random: torch.Generator) -> Tensor:
+def sample_action(logits_EA: Tensor, random: torch.Generator) -> Tensor:
     """One action for each row, each with the policy's probability. Any axes before the last; int64.
 
     The largest of (logit - log of an exponential draw) is each action with the probability that softmax gives it.

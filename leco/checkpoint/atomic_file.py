@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def replace_file(path: Path, data: bytes) -> None:
+def atomic_write(path: Path, data: bytes) -> None:
     """Puts a file in place in one step, on the disk itself and not only in its cache."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):  # by a process that was killed
         left.unlink(missing_ok=True)

@@ -65,7 +65,7 @@ def acting_state(params: ActingParams, networks: Networks) -> TrainingState:
     )
 
 
-def acting_snapshot(state: TrainingState, version: int) -> ParameterSnapshot:
+def make_snapshot(state: TrainingState, version: int) -> ParameterSnapshot:
     """What actors need of a state. The arrays are copies."""
     if version < 1:
         raise ValueError(f"version is {version}, expected 1 or more")
@@ -76,7 +76,7 @@ def acting_snapshot(state: TrainingState, version: int) -> ParameterSnapshot:
     return ParameterSnapshot(version, arrays | {"updates": np.array(state.updates, np.int64)})
 
 
-def load_acting(snapshot: ParameterSnapshot, networks: Networks) -> tuple[Params, Params]:
+def load_snapshot(snapshot: ParameterSnapshot, networks: Networks) -> tuple[Params, Params]:
     """The parameters of the policy, and the tensors of the hash (none for a method without a learned one).
 
     They are copies on the CPU, of the types that `networks` has; arrays of half precision are widened.

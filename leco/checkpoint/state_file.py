@@ -25,7 +25,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from leco.checkpoint.atomic_file import replace_file
+from leco.checkpoint.atomic_file import atomic_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,7 @@ def save(path: str | Path, state: TrainingState | ActingParams, facts: Mapping[s
     data = safetensors.torch.save(tensors, {KEY: _text(document)})
     if (size := _header_size(data)) > MAX_HEADER_BYTES:
         raise ValueError(f"names and facts take {size} bytes, expected at most {MAX_HEADER_BYTES}: save fewer facts")
-    replace_file(Path(path), data)
+    atomic_write(Path(path), data)
 
 
 def load(path: str | Path, like: State) -> tuple[State, dict[str, Fact]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from leco.checkpoint.atomic_file import replace_file
+from leco.checkpoint.atomic_file import atomic_write
 from leco.checkpoint.milestones import find_milestones
 from leco.checkpoint.state_file import SavedStateError
 from leco.config.experiment import ConfigError
@@ -92,7 +92,7 @@ def _evaluate(given: argparse.Namespace, checkpoint: str) -> None:
         film(recording, given.video)
         sys.stdout.write(f"an episode of {len(recording.episodes[0].action_T)} actions: {given.video}\n")
     if given.json is not None:
-        replace_file(given.json, (json.dumps(evaluation_json(trained, result, how), indent=1) + "\n").encode())
+        atomic_write(given.json, (json.dumps(evaluation_json(trained, result, how), indent=1) + "\n").encode())
 
 
 def _record(run: Path, recording: Recording) -> None:

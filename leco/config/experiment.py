@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from leco.config.training import HashSize, Settings
+from leco.config.training import HashConfig, TrainingConfig
 from leco.envs.registry import find_task
 from leco.methods.table import Hash, Method, Novelty, find_method
 
@@ -14,7 +14,7 @@ class ConfigError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Actors:
+class ActorConfig:
     """How actors play.
 
     environments  how many one actor steps side by side
@@ -26,35 +26,35 @@ class Actors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learning:
+class LearnerConfig:
     """How the learner runs. Everything is counted in updates, but the queue, which is in trajectories.
 
     batch             trajectories in a batch
     queue             trajectories received and not yet trained on, with those on their way: one batch, because what waits grows
                       old; with several actors at least a batch and the environments of all of them
-    max_lag           a trajectory of parameters older than this many versions is dropped
+    max_policy_lag           a trajectory of parameters older than this many versions is dropped
     publish_every     how often actors can get new parameters
     checkpoint_every  how often the state is saved
     keep              how many of the newest checkpoints are kept, beside the best
     milestones        how many are kept for good, after even shares of the frames (4: 25, 50, 75 and 100 %), for `leco report`
                       to show how behaviour changed; one of MiniGrid takes 17 MB
-    record_every      how often a line is written to metrics.csv and TensorBoard
+    log_every      how often a line is written to metrics.csv and TensorBoard
     synchronous       actors play only when the learner waits for what they play, with the parameters of that moment: nothing is
                       older than it must be (a single actor with a batch of environments is on policy). Otherwise they play while
                       it learns, which is faster and older
     deterministic     one actor takes turns with the learner, and every run with the same seed gives the same numbers, also when
                       it is stopped and resumed; slower. It ends with the first checkpoint that has all frames, and what was
-                      played before the last checkpoint is dropped by its version, whatever max_lag is
+                      played before the last checkpoint is dropped by its version, whatever max_policy_lag is
     """
 
     batch: int = 16
     queue: int = 16
-    max_lag: int = 20
+    max_policy_lag: int = 20
     publish_every: int = 1
     checkpoint_every: int = 500
     keep: int = 3
     milestones: int = 4
-    record_every: int = 20
+    log_every: int = 20
     synchronous: bool = False
     deterministic: bool = False
 
@@ -87,11 +87,11 @@ class Experiment:
     seed: int = 1
     frames: int = 5_000_000
     until: float | None = None
-    actors: Actors = field(default_factory=Actors)
-    learner: Learning = field(default_factory=Learning)
+    actors: ActorConfig = field(default_factory=ActorConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
     network: Network = field(default_factory=Network)
-    training: Settings = field(default_factory=Settings)
-    hash: HashSize = field(default_factory=HashSize)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    hash: HashConfig = field(default_factory=HashConfig)
 
 
 def check(experiment: Experiment) -> None:
@@ -109,7 +109,7 @@ def check(experiment: Experiment) -> None:
         "learner.publish_every": learner.publish_every,
         "learner.checkpoint_every": learner.checkpoint_every,
         "learner.keep": learner.keep,
-        "learner.record_every": learner.record_every,
+        "learner.log_every": learner.log_every,
         "training.policy_learning_rate": training.policy_learning_rate,
         "training.intrinsic_learning_rate": training.intrinsic_learning_rate,
         "training.novelty_learning_rate": training.novelty_learning_rate,
@@ -125,8 +125,8 @@ def check(experiment: Experiment) -> None:
     shares = {
         "training.gamma": training.gamma,
         "training.lambda": training.lambda_,
-        "training.trace_decay": training.trace_decay,
-        "training.inter_episode": training.inter_episode,
+        "training.vtrace_lambda": training.vtrace_lambda,
+        "training.run_count_weight": training.run_count_weight,
     }
     for key, value in shares.items():
         if not 0 <= value <= 1:
@@ -134,7 +134,11 @@ def check(experiment: Experiment) -> None:
     for key, betas in (("policy_betas", training.policy_betas), ("intrinsic_betas", training.intrinsic_betas)):
         if not all(0 <= beta < 1 for beta in betas):
             raise ConfigError(f"training.{key} is {list(betas)}, expected two numbers from 0 to below 1")
-    not_negative = {"seed": experiment.seed, "learner.max_lag": learner.max_lag, "training.alpha": training.alpha}
+    not_negative = {
+        "seed": experiment.seed,
+        "learner.max_policy_lag": learner.max_policy_lag,
+        "training.alpha": training.alpha,
+    }
     not_negative |= {"learner.milestones": learner.milestones}
     not_negative |= {"training.entropy": training.entropy, "training.adversary": training.adversary}
     for key, value in not_negative.items():
@@ -182,7 +186,7 @@ def _check_until(experiment: Experiment) -> None:
         )
 
 
-def _check_anneal(training: Settings) -> None:
+def _check_anneal(training: TrainingConfig) -> None:
     """That what changes in the course of a run does so from some frame to a later one."""
     begin, end = training.entropy_anneal
     if not 0 <= begin <= end:
@@ -240,14 +244,14 @@ def _check_hash(experiment: Experiment) -> None:
         )
     if size.size is not None and pixels and method.learns_hash and size.size not in ((2, 3), (4, 6)):
         raise ConfigError(f"hash.size is {list(size.size)}, expected [2, 3] or [4, 6] for a learned hash of pixels")
-    if experiment.training.inter_episode > 0 and method.novelty is not Novelty.COUNT:
+    if experiment.training.run_count_weight > 0 and method.novelty is not Novelty.COUNT:
         raise ConfigError(
-            f"training.inter_episode is {experiment.training.inter_episode}, expected 0 for method {method.name}: "
+            f"training.run_count_weight is {experiment.training.run_count_weight}, expected 0 for method {method.name}: "
             "only methods that are rewarded by counts can count over the whole run"
         )
 
 
-def _check_turns(actors: Actors, learner: Learning) -> None:
+def _check_turns(actors: ActorConfig, learner: LearnerConfig) -> None:
     """In a deterministic run an unroll of all environments is used up by whole updates, and then actors get new parameters."""
     if not learner.deterministic:
         return

@@ -24,7 +24,7 @@ batch = 32
 queue = 32
 synchronous = true
 checkpoint_every = 100
-record_every = 2
+log_every = 2
 
 [network]
 width = 64
@@ -41,9 +41,9 @@ eps = 1e-5
 entropy = 0.02
 entropy_end = 0.005
 entropy_anneal = [1e6, 1.5e6]
-trace_decay = 0.9
+vtrace_lambda = 0.9
 reward_scale = 10
-go_on_after_cuts = true
+bootstrap_on_truncation = true
 episodic_bonus = "first-visit"
 center_bonus = true
 penalty_on_revisits = true
@@ -81,9 +81,9 @@ LAPTOP_PIXELS = """\
 [training]
 policy_learning_rate = 5e-4
 policy_betas = [0.0, 0.99]
-trace_decay = 0.95
+vtrace_lambda = 0.95
 reward_scale = 20
-go_on_after_cuts = true
+bootstrap_on_truncation = true
 entropy = 0.01
 modulator_learning_rate = 3e-5
 inner_loss = "whole"

@@ -22,15 +22,13 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any
 
-from leco.config.experiment import Actors, ConfigError, Experiment, Learning, check
+from leco.config.experiment import ConfigError, Experiment, check
 from leco.config.presets import with_preset
 from leco.envs.registry import find_task
 from leco.methods.table import find_method
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-__all__ = ["Actors", "ConfigError", "Experiment", "Learning", "flat", "parse", "show", "to_toml"]
 
 
 def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Experiment:

@@ -7,25 +7,26 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TrainingConfig:
     """The numbers of an update, with the paper's values for MiniGrid.
 
     entropy, entropy_end, entropy_anneal   what a nat of the policy's entropy is worth: `entropy` up to the first of two numbers
                 of frames, `entropy_end` from the second on, and on a straight line between them. A hard task wants chance until
                 it is found out, and certainty later
-    trace_decay  how much of what is seen beyond the next step counts in value targets and advantages: 1 is V-trace as published,
-                less is the lambda of TD(lambda) and of generalised advantages
+    vtrace_lambda  how much of what is seen beyond the next step counts in value targets and advantages: 1 is V-trace as
+                published, less is the lambda of TD(lambda) and of GAE
     reward_scale  of all rewards. Adam's steps do not grow with the gradient, so values that are small beside a step are never
                 learned well; `entropy` is in units of the scaled reward
-    go_on_after_cuts  whether an episode that its time limit cuts off is valued as if it went on (the action at the cut teaches
-                nothing), instead of being worth nothing from there on, which a policy that does not know the time cannot foresee
+    bootstrap_on_truncation  whether an episode that its time limit truncates is valued as if it went on (the action at the
+                cut teaches nothing), instead of being worth nothing from there on, which a policy that does not know the time
+                cannot foresee
     inner_loss  what the modulator is told that the policy descends: only the policy-gradient term, as published, or the
                 whole loss, for which the policy's real step serves
     modulator_learning_rate   None for that of the whole intrinsic module. An action's score is a sum over 512 units
                 whose weights Adam moves all at once, however rare the reward that moved them was
     adaptive_lambda     whether lambda follows the magnitude of the novelty: the modulator then weighs, against the mean of r_ep
                 in the batch, what `lambda` says it should weigh against 1, and cannot drown a novelty that has become small
-    inter_episode   the share of the run-wide count in r_ep = (1 - share) / sqrt(N in the episode) + share / sqrt(N in the run);
+    run_count_weight   the share w of the run-wide count: r_ep = (1 - w) / sqrt(N in the episode) + w / sqrt(N in the run);
                 0 asks the hash-count service for no run-wide counts
     novelty_learning_rate   of the networks that only a novelty needs: RND's predictor, RIDE's dynamics, AGAC's adversary
     adversary   AGAC's c, what an action that the adversary does not foresee is worth; falls to 0 in the course of the run
@@ -55,9 +56,9 @@ class Settings:
     entropy: float = 5e-4
     entropy_end: float | None = None
     entropy_anneal: tuple[float, float] = (1e6, 1.5e6)
-    trace_decay: float = 1.0
+    vtrace_lambda: float = 1.0
     reward_scale: float = 1.0
-    go_on_after_cuts: bool = False
+    bootstrap_on_truncation: bool = False
     policy_learning_rate: float = 3e-4
     intrinsic_learning_rate: float = 3e-4
     modulator_learning_rate: float | None = None
@@ -65,7 +66,7 @@ class Settings:
     intrinsic_betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
     adaptive_lambda: bool = False
-    inter_episode: float = 0.0
+    run_count_weight: float = 0.0
     novelty_learning_rate: float = 1e-4
     adversary: float = 4e-4
     reward_shaping: Literal["none", "soft-asymmetric"] = "none"
@@ -83,7 +84,7 @@ class Settings:
     earned_trust: bool = False
 
 
-def at_frame(settings: Settings, frames: int) -> Settings:
+def at_frame(settings: TrainingConfig, frames: int) -> TrainingConfig:
     """The settings as they are after so many frames of a run, with what changes in its course."""
     if settings.entropy_end is None:
         return settings
@@ -93,7 +94,7 @@ def at_frame(settings: Settings, frames: int) -> Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HashSize:
+class HashConfig:
     """Which hash counts, and how large codes are; what is left out (None) is the method's, or the paper's for such observations.
 
     kind    what makes two observations the same, where it is not the method's own: vq, ae-lsh, dsc, exact or objects

@@ -27,7 +27,7 @@ class Steps(NamedTuple):
 
     observation_EO: npt.NDArray[np.uint8]
     reward_E: npt.NDArray[np.float32]
-    ended_E: npt.NDArray[np.bool_]
+    done_E: npt.NDArray[np.bool_]
     success_E: npt.NDArray[np.bool_]
     terminal_observation_FO: npt.NDArray[np.uint8]
 

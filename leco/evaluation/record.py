@@ -10,7 +10,7 @@ import numpy as np
 from leco.config.experiment import method_of
 from leco.envs.registry import Task, find_task
 from leco.evaluation.recording import Episode, Facts, Recording
-from leco.evaluation.scoring import Appraiser
+from leco.evaluation.scoring import EpisodeScorer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ def make_recording(
 ) -> Recording:
     """Episodes that were played, and all that is known of them."""
     experiment, task = trained.experiment, find_task(trained.experiment.task)
-    appraiser = Appraiser(
+    scorer = EpisodeScorer(
         trained.networks,
         trained.state,
         method_of(experiment),
@@ -51,17 +51,17 @@ def make_recording(
         seed=seed,
         greedy=greedy,
         alpha=experiment.training.alpha,
-        lambda_=appraiser.lambda_,
+        lambda_=scorer.lambda_,
         leco=metadata.version("leco"),
     )
     scenes = _Scenes(task)
-    return Recording(facts, tuple(_episode(each, appraiser, scenes) for each in played))
+    return Recording(facts, tuple(_episode(each, scorer, scenes) for each in played))
 
 
-def _episode(played: Played, appraiser: Appraiser, scenes: _Scenes) -> Episode:
+def _episode(played: Played, scorer: EpisodeScorer, scenes: _Scenes) -> Episode:
     observation_TO, action_T = np.stack(played.observations), np.array(played.actions, np.int16)
     reward_T = np.array(played.rewards, np.float32)
-    worth = appraiser.appraise(observation_TO, action_T, reward_T)
+    worth = scorer.score(observation_TO, action_T, reward_T)
     x_T, y_T, direction_T, scene_T, grid_GXY = scenes.of(played)
     return Episode(
         level=played.level,

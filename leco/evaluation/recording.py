@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from leco.checkpoint.atomic_file import replace_file
+from leco.checkpoint.atomic_file import atomic_write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,7 +158,7 @@ def write_recording(path: Path, recording: Recording) -> None:
     data = io.BytesIO()
     np.savez_compressed(data, allow_pickle=False, **arrays)
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, data.getvalue())
+    atomic_write(path, data.getvalue())
 
 
 def _together(episodes: Sequence[Episode]) -> tuple[npt.NDArray[np.uint8], list[int]]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from leco.algo.sampling import draw_action
+from leco.algo.sampling import sample_action
 from leco.envs.registry import make
 from leco.envs.vector import dropped_now, episode_seed
-from leco.models.fused_step import stepper
+from leco.models.fused_step import make_step_fn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,10 +119,10 @@ def evaluate(
             again_E = counted_E & dropped_now(env)
             returns_N[now_E[again_E]], lengths_N[now_E[again_E]] = 0, 0
             dropped += int(again_E.sum())
-            now_E[steps.ended_E & ~again_E] += count
+            now_E[steps.done_E & ~again_E] += count
             if (now_E >= episodes).all():
                 break
-            for e in np.flatnonzero(steps.ended_E).tolist():
+            for e in np.flatnonzero(steps.done_E).tolist():
                 keeper.begin(int(now_E[e]), seeds_E[e], steps.observation_EO[e])
             if dropped > episodes + PATIENCE:
                 raise EvaluationError(
@@ -133,7 +133,7 @@ def evaluate(
 
 def _keep(keeper: Keeper, now_E: np.ndarray, action_E: np.ndarray, steps: Steps) -> None:
     last = iter(steps.terminal_observation_FO)
-    for e, ended in enumerate(steps.ended_E.tolist()):
+    for e, ended in enumerate(steps.done_E.tolist()):
         led_to_O = next(last) if ended else steps.observation_EO[e]
         reward, solved = float(steps.reward_E[e]), bool(steps.success_E[e])
         keeper.step(int(now_E[e]), int(action_E[e]), reward, led_to_O, solved=solved)
@@ -146,13 +146,13 @@ def playing(
     count = env.environments
     start_E, action_E, reward_E = np.ones(count, bool), np.full(count, -1), np.zeros(count, np.float32)
     with torch.inference_mode():
-        step, core = stepper(policy), policy.initial_state(count)
+        step, core = make_step_fn(policy), policy.initial_state(count)
     while True:
         with torch.inference_mode():
             logits_EA, core = step(core, *map(torch.from_numpy, (observation_EO, start_E, action_E, reward_E)))
-            action_E = (logits_EA.argmax(1) if greedy else draw_action(logits_EA, random)).numpy()
+            action_E = (logits_EA.argmax(1) if greedy else sample_action(logits_EA, random)).numpy()
         steps = env.step(action_E)
         yield action_E, steps
-        observation_EO, start_E = steps.observation_EO, steps.ended_E
+        observation_EO, start_E = steps.observation_EO, steps.done_E
         action_E = np.where(start_E, -1, action_E)
         reward_E = np.where(start_E, np.float32(0), steps.reward_E)

@@ -19,21 +19,21 @@ from leco.algo.dedup import distinct
 from leco.algo.rewards import adapted_lambda, intrinsic_reward
 from leco.learning.rewards import modulated, paid
 from leco.learning.state import Batch
-from leco.methods.novelty import judge
+from leco.methods.novelty import compute_novelty
 from leco.methods.table import Modulation, Novelty
 from leco.models.hash_function import make_coder
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from leco.config.training import HashSize, Settings
+    from leco.config.training import HashConfig, TrainingConfig
     from leco.learning.state import Networks, Params, TrainingState
     from leco.methods.table import Method
 
 PIECE = 256  # actions that are looked at together: networks for pixels would need gigabytes for a whole episode
 
 
-class Appraisal(NamedTuple):
+class EpisodeRewards(NamedTuple):
     """Of the T + 1 observations their codes and counts (0 if nothing is counted), of the T actions their intrinsic rewards."""
 
     code_TW: npt.NDArray[np.uint8]
@@ -43,10 +43,10 @@ class Appraisal(NamedTuple):
     r_i_T: npt.NDArray[np.float32]
 
 
-class Appraiser:
+class EpisodeScorer:
     """Judges whole episodes as the learner judges unrolls, but with the running statistics of its batch norms, as actors do.
 
-    A share of run-wide counts in r_ep (`inter_episode`) is left out: the run's table is not part of a checkpoint. What a state
+    A share of run-wide counts in r_ep (`run_count_weight`) is left out: the run's table is not part of a checkpoint. What a state
     has no parameters for (`leco.checkpoint.snapshot.acting_state`) cannot be said: r_ta without a modulator is nan, so is r_ep
     without the networks that measure it, and r_i without either.
 
@@ -62,13 +62,13 @@ class Appraiser:
         networks: Networks,
         state: TrainingState,
         method: Method,
-        settings: Settings,
+        settings: TrainingConfig,
         *,
         observation_shape: tuple[int, ...],
-        hash_size: HashSize | None = None,
+        hash_size: HashConfig | None = None,
     ) -> None:
         self._networks, self._state, self._method = networks, state, method
-        self._settings = dataclasses.replace(settings, inter_episode=0.0)
+        self._settings = dataclasses.replace(settings, run_count_weight=0.0)
         if networks.intrinsic is not None:
             # Not strict: constants of the networks are part of a state, but torch does not load them.
             networks.intrinsic.load_state_dict({**state.intrinsic, **state.running}, strict=False)
@@ -83,12 +83,12 @@ class Appraiser:
         return self._settings.lambda_ if self._method.lambda_ is None else self._method.lambda_
 
     @torch.no_grad()
-    def appraise(
+    def score(
         self,
         observation_TO: npt.NDArray[np.uint8],
         action_T: npt.NDArray[np.integer],
         reward_T: npt.NDArray[np.float32],
-    ) -> Appraisal:
+    ) -> EpisodeRewards:
         """A whole episode, from its first to its true last observation."""
         code_TW, count_T = self._counted(observation_TO)
         r_ep, r_ta = [], []
@@ -100,7 +100,7 @@ class Appraiser:
         r_ep_T, r_ta_T = torch.cat(r_ep), torch.cat(r_ta)
         lambda_ = adapted_lambda(self.lambda_, r_ep_T) if self._settings.adaptive_lambda else self.lambda_
         r_i_T = intrinsic_reward(paid(r_ep_T, self._state.r_ep_mean, self._settings), r_ta_T, lambda_)
-        return Appraisal(code_TW, count_T, *(each.numpy().astype(np.float32) for each in (r_ep_T, r_ta_T, r_i_T)))
+        return EpisodeRewards(code_TW, count_T, *(each.numpy().astype(np.float32) for each in (r_ep_T, r_ta_T, r_i_T)))
 
     def _counted(self, observation_TO: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]:
         if self._coder is None:
@@ -143,7 +143,7 @@ class Appraiser:
             return torch.full_like(batch.reward_TB, math.nan).flatten()
         running = {name: tensor.clone() for name, tensor in self._state.novelty_running.items()}
         logits_TBA = torch.zeros(*batch.action_TB.shape, self._networks.policy.policy_head.out_features)
-        novel = judge(
+        novel = compute_novelty(
             self._networks.novelty,
             {**self._state.novelty, **running},
             batch,

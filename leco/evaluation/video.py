@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from leco.checkpoint.atomic_file import replace_file
+from leco.checkpoint.atomic_file import atomic_write
 from leco.report.pictures import draw_moment
 from leco.report.style import REWARD_COLOURS
 
@@ -54,7 +54,7 @@ def film(recording: Recording, path: Path) -> int:
             codec="libx264",
             pixelformat="yuv420p",  # what browsers and phones play
         )
-    replace_file(path, bytes(data))
+    atomic_write(path, bytes(data))
     return len(pictures)
 
 

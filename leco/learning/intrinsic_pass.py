@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from leco.learning.state import Batch, Params
     from leco.models.intrinsic import Intrinsic
-    from leco.models.vq import Squeezed
+    from leco.models.vq import BottleneckOutput
 
 _GOLDEN = 0.6180339887498949  # its multiples fill the interval from 0 to 1 evenly, however many there are
 _HEADS = ("modulator_", "value_head.")  # the parameters of what follows z_e beside the hash
@@ -187,7 +187,7 @@ class _Hash(_Part):
     def forward(self, z_UDHW: Tensor, unique: Distinct, sampling: DecoderSampling) -> Tensor:
         times_U = unique.multiplicity_U
         noise = torch.Generator(z_UDHW.device).manual_seed(sampling.turn)
-        squeezed: Squeezed = self.net.bottleneck(z_UDHW, times_U, noise)
+        squeezed: BottleneckOutput = self.net.bottleneck(z_UDHW, times_U, noise)
         z_SDHW, observation_SO, times_S = squeezed.z_NDHW, unique.observation_UO, times_U
         if sampling.samples is not None:
             index_S, times_S = systematic_sample(times_U, sampling.samples, sampling.turn * _GOLDEN % 1)

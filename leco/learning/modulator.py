@@ -59,7 +59,7 @@ def modulator_loss(
         policy,
         inner.parameters,
         inner.jacobian_diag,
-        tangents=lambda parameters: forward(parameters, gates),
+        jvp_forward=lambda parameters: forward(parameters, gates),
         clipping=inner.clipping,
         action_TB=batch.targets.action_SC,
         log_pi_TB=batch.targets.log_pi_SC,

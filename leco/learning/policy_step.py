@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from leco.algo.dedup import Distinct
     from leco.algo.optim import AdamState, Clipped
-    from leco.config.training import Settings
+    from leco.config.training import TrainingConfig
     from leco.learning.policy_pass import Sequences
     from leco.learning.state import Params
     from leco.models.policy import Policy
@@ -90,7 +90,7 @@ class PolicyStep(NamedTuple):
     stats: dict[str, Tensor]
 
 
-def policy_loss(logits_SCA: Tensor, value_SC: Tensor, targets: Targets, settings: Settings) -> PolicyLoss:
+def policy_loss(logits_SCA: Tensor, value_SC: Tensor, targets: Targets, settings: TrainingConfig) -> PolicyLoss:
     """Policy gradient (or PPO's clipped surrogate) + value MSE - entropy, over some or all sequences."""
     log_pi_SC = log_prob(logits_SCA, targets.action_SC)
     if settings.clip_range is None:
@@ -103,11 +103,11 @@ def policy_loss(logits_SCA: Tensor, value_SC: Tensor, targets: Targets, settings
             clip_range=settings.clip_range,
         )
     value = value_loss(value_TB=value_SC, target_TB=targets.target_SC)
-    uncertainty = entropy(logits_SCA)
-    return PolicyLoss(gradient + value - settings.entropy * uncertainty, gradient, value, uncertainty)
+    entropy_value = entropy(logits_SCA)
+    return PolicyLoss(gradient + value - settings.entropy * entropy_value, gradient, value, entropy_value)
 
 
-def policy_weight(targets: Targets, settings: Settings) -> Tensor:
+def policy_weight(targets: Targets, settings: TrainingConfig) -> Tensor:
     """The factor of -A grad log pi / n in the policy's gradient at theta, [S, C]: rho, or PPO's ratio unless it is clipped."""
     if settings.clip_range is None:
         return targets.rho_SC
@@ -119,7 +119,7 @@ def policy_weight(targets: Targets, settings: Settings) -> Tensor:
     )
 
 
-def single_step(policy: Params, before: AdamState, loss: Tensor, settings: Settings, *, keep: bool) -> PolicyStep:
+def single_step(policy: Params, before: AdamState, loss: Tensor, settings: TrainingConfig, *, keep: bool) -> PolicyStep:
     """One step on the whole batch, as the paper has it. `keep`: the loss's graph is needed again."""
     gradients = gradients_of(loss, policy, keep=keep)
     clipped, after, state = _descend(policy, gradients, before, settings)
@@ -133,7 +133,7 @@ def single_step(policy: Params, before: AdamState, loss: Tensor, settings: Setti
 
 
 def minibatch_steps(
-    network: Policy, policy: Params, before: AdamState, batch: PolicyBatch, settings: Settings, *, seed: int
+    network: Policy, policy: Params, before: AdamState, batch: PolicyBatch, settings: TrainingConfig, *, seed: int
 ) -> PolicyStep:
     """`epochs` times through the batch, each time in `minibatches` parts drawn anew; seed: of the draws."""
     after, adam_state, every = policy, before, []
@@ -175,7 +175,7 @@ def gradients_of(loss: Tensor, parameters: Params, *, keep: bool = False) -> Par
 
 
 def _descend(
-    policy: Params, gradients: Params, before: AdamState, settings: Settings
+    policy: Params, gradients: Params, before: AdamState, settings: TrainingConfig
 ) -> tuple[Clipped, Params, AdamState]:
     clipped = clip(gradients, settings.max_gradient_norm)
     return clipped, *adam(policy, clipped.gradients, before, **_rates(settings))
@@ -187,5 +187,5 @@ class _Rates(TypedDict):
     eps: float
 
 
-def _rates(settings: Settings) -> _Rates:
+def _rates(settings: TrainingConfig) -> _Rates:
     return {"learning_rate": settings.policy_learning_rate, "betas": settings.policy_betas, "eps": settings.eps}

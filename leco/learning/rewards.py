@@ -22,7 +22,7 @@ from leco.learning.policy_pass import previous_action
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from leco.config.training import Settings
+    from leco.config.training import TrainingConfig
     from leco.learning.intrinsic_pass import IntrinsicOutput
     from leco.learning.state import Batch
     from leco.methods.table import Method
@@ -47,7 +47,7 @@ def compute_rewards(
     batch: Batch,
     heads: IntrinsicOutput | None,
     method: Method,
-    settings: Settings,
+    settings: TrainingConfig,
     *,
     r_ep_TB: Tensor,
     r_ep_mean: Tensor,
@@ -76,7 +76,7 @@ def compute_rewards(
     return Rewards(settings.reward_scale * r_e_TB, reward_TB, stats)
 
 
-def modulated(scores_TBA: Tensor, batch: Batch, settings: Settings, trust: Tensor) -> Tensor:
+def modulated(scores_TBA: Tensor, batch: Batch, settings: TrainingConfig, trust: Tensor) -> Tensor:
     """r_ta of the scores f_ta(z_e[t], a[t]), as far as it counts."""
     r_ta_TB = modulation(scores_TBA, previous_action(batch)[:-1])
     if settings.penalty_on_revisits and batch.count_TB is not None:
@@ -84,7 +84,7 @@ def modulated(scores_TBA: Tensor, batch: Batch, settings: Settings, trust: Tenso
     return trust * r_ta_TB if settings.earned_trust else r_ta_TB
 
 
-def paid(r_ep: Tensor, r_ep_mean: Tensor, settings: Settings) -> Tensor:
+def paid(r_ep: Tensor, r_ep_mean: Tensor, settings: TrainingConfig) -> Tensor:
     """What is paid of r_ep: all of it, or what it is beyond its running mean. Any shape."""
     return r_ep - r_ep_mean if settings.center_bonus else r_ep
 

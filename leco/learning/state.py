@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import Tensor, nn
 
 from leco.algo.optim import AdamState, init_adam
-from leco.config.training import Settings
 
 if TYPE_CHECKING:
     from leco.models.exploration import Dynamics, Rnd
     from leco.models.intrinsic import Intrinsic
     from leco.models.policy import Policy
 
-__all__ = ["Batch", "Networks", "Params", "Settings", "TrainingState", "init"]
 
 Params = dict[str, Tensor]
 
@@ -50,7 +48,7 @@ class Batch(NamedTuple):
     previous_reward_B: Tensor
     core_state: Tensor
     count_TB: Tensor | None
-    cut_TB: Tensor | None = None
+    truncated_TB: Tensor | None = None
     terminal_observation_FO: Tensor | None = None
     run_count_TB: Tensor | None = None
 

@@ -32,7 +32,7 @@ from leco.learning.policy_step import (
     single_step,
 )
 from leco.learning.rewards import compute_rewards, explained_variance, running_mean, running_trust
-from leco.methods.novelty import judge
+from leco.methods.novelty import compute_novelty
 from leco.methods.table import Modulation
 
 if TYPE_CHECKING:
@@ -41,10 +41,11 @@ if TYPE_CHECKING:
     from leco.algo.dedup import Distinct
     from leco.algo.optim import AdamState
     from leco.algo.vtrace import VTrace
+    from leco.config.training import TrainingConfig
     from leco.learning.policy_pass import Rollout
     from leco.learning.policy_step import PolicyStep
-    from leco.learning.state import Batch, Networks, Params, Settings, TrainingState
-    from leco.methods.novelty import Novel
+    from leco.learning.state import Batch, Networks, Params, TrainingState
+    from leco.methods.novelty import NoveltyOutput
     from leco.methods.table import Method
 
 
@@ -53,7 +54,7 @@ def update(
     state: TrainingState,
     batch: Batch,
     method: Method,
-    settings: Settings,
+    settings: TrainingConfig,
     *,
     progress: float = 0.0,
     when_hashed: Callable[[], object] = lambda: None,
@@ -84,7 +85,7 @@ def update(
     log_pi_TB, log_mu_TB = (
         log_prob(each, batch.action_TB) for each in (rollout.logits_TBA, batch.behaviour_logits_TBA)
     )
-    novel = judge(
+    novel = compute_novelty(
         *(networks.novelty, {**chi, **chi_running}, batch),
         unique=unique,
         method=method,
@@ -121,7 +122,7 @@ def update(
     loss = None
     if heads is not None:
         vtrace_e = trace(rewards.r_e_TB, heads.value_TB)  # A_e and targets of r_e, for V^e and eq. 4
-        loss = stats["value_e_loss"] = value_loss(value_TB=heads.value_TB[:-1], target_TB=vtrace_e.target_TB)
+        loss = stats["extrinsic_value_loss"] = value_loss(value_TB=heads.value_TB[:-1], target_TB=vtrace_e.target_TB)
         after = after._replace(trust=running_trust(state.trust, heads.value_TB[:-1], vtrace_e.target_TB))
         stats["trust"] = after.trust
         # Until the task first rewards, V^e is zero and so is A_e: no step of the policy is then better than another.
@@ -164,18 +165,20 @@ def _begin_intrinsic(
     return intrinsic
 
 
-def _vtrace(reward_TB: Tensor, value_TB: Tensor, *, batch: Batch, log_rho_TB: Tensor, settings: Settings) -> VTrace:
+def _vtrace(
+    reward_TB: Tensor, value_TB: Tensor, *, batch: Batch, log_rho_TB: Tensor, settings: TrainingConfig
+) -> VTrace:
     """V-trace on one reward and its value, [T, B] and [T+1, B]."""
-    if batch.cut_TB is not None and settings.go_on_after_cuts:
+    if batch.truncated_TB is not None and settings.bootstrap_on_truncation:
         # As if the rest of the episode, of which nothing is known, were worth what was expected.
-        reward_TB = torch.where(batch.cut_TB, value_TB[:-1].detach(), reward_TB)
+        reward_TB = torch.where(batch.truncated_TB, value_TB[:-1].detach(), reward_TB)
     return vtrace(
         log_rho_TB=log_rho_TB,
         reward_TB=reward_TB,
         discount_TB=settings.gamma * (~batch.start_TB[1:]).to(reward_TB.dtype),
         value_TB=value_TB[:-1],
         bootstrap_B=value_TB[-1],
-        decay=settings.trace_decay,
+        decay=settings.vtrace_lambda,
     )
 
 
@@ -186,7 +189,7 @@ def _policy_step(
     rollout: Rollout,
     data: PolicyBatch,
     *,
-    settings: Settings,
+    settings: TrainingConfig,
     single: bool,
 ) -> tuple[PolicyStep, PolicyStep]:
     """The step that the modulator looks through, and the policy's own. They differ only for the paper's inner loss."""
@@ -208,24 +211,24 @@ def _quality(rollout: Rollout, vtrace_ei: VTrace) -> dict[str, Tensor]:
     return {"explained_variance": explained, "rho": vtrace_ei.rho_TB.mean()}
 
 
-def add_adversary_bonus(learned: VTrace, novel: Novel, weight: float) -> VTrace:
+def add_adversary_bonus(learned: VTrace, novel: NoveltyOutput, weight: float) -> VTrace:
     """AGAC: actions that the adversary did not foresee are better than they were, and states where it is wrong worth more."""
-    if novel.unforeseen_TB is None or novel.apart_TB is None:
+    if novel.adversary_log_ratio_TB is None or novel.adversary_kl_TB is None:
         return learned
     return learned._replace(
-        advantage_TB=learned.advantage_TB + weight * novel.unforeseen_TB,
-        target_TB=learned.target_TB + weight * novel.apart_TB,
+        advantage_TB=learned.advantage_TB + weight * novel.adversary_log_ratio_TB,
+        target_TB=learned.target_TB + weight * novel.adversary_kl_TB,
     )
 
 
 def _descend(
-    gradients: Params, parameters: Params, before: AdamState, rate: float, settings: Settings
+    gradients: Params, parameters: Params, before: AdamState, rate: float, settings: TrainingConfig
 ) -> tuple[Params, AdamState]:
     """A step of networks other than the policy."""
     return adam(parameters, gradients, before, learning_rate=rate, betas=settings.intrinsic_betas, eps=settings.eps)
 
 
-def scale_modulator_step(before: Params, after: Params, settings: Settings) -> Params:
+def scale_modulator_step(before: Params, after: Params, settings: TrainingConfig) -> Params:
     """The modulator's step with its own learning rate: a step of Adam is proportional to the rate."""
     if settings.modulator_learning_rate is None:
         return after

@@ -15,7 +15,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from leco.algo.dedup import Distinct, distinct
-from leco.algo.exploration import discounted_so_far, divergence, first_visit, impact, novelty_gain
+from leco.algo.exploration import categorical_kl, first_visit, noveld_bonus, ride_bonus, running_discounted_sum
 from leco.algo.losses import log_prob
 from leco.algo.rewards import episodic_bonus, mixed_bonus
 from leco.learning.policy_pass import unroll_policy
@@ -24,13 +24,14 @@ from leco.models.exploration import Dynamics, Rnd
 from leco.models.policy import Policy
 
 if TYPE_CHECKING:
-    from leco.learning.state import Batch, Params, Settings
-    from leco.models.exploration import Foreseen
+    from leco.config.training import TrainingConfig
+    from leco.learning.state import Batch, Params
+    from leco.models.exploration import DynamicsOutput
 
 FORWARDS, BACKWARDS = 10.0, 0.1  # RIDE's weights of its two models
 
 
-class Novel(NamedTuple):
+class NoveltyOutput(NamedTuple):
     """What is new.
 
     r_ep_TB        a constant
@@ -42,21 +43,21 @@ class Novel(NamedTuple):
 
     r_ep_TB: Tensor
     loss: Tensor | None = None
-    unforeseen_TB: Tensor | None = None
-    apart_TB: Tensor | None = None
+    adversary_log_ratio_TB: Tensor | None = None
+    adversary_kl_TB: Tensor | None = None
     stats: dict[str, Tensor] = {}  # noqa: RUF012  # never changed
 
 
-def judge(
+def compute_novelty(
     net: nn.Module | None,
     tensors: Params,
     batch: Batch,
     *,
     unique: Distinct,
     method: Method,
-    settings: Settings,
+    settings: TrainingConfig,
     logits_TBA: Tensor,
-) -> Novel:
+) -> NoveltyOutput:
     """What is new in a batch.
 
     Args:
@@ -71,22 +72,22 @@ def judge(
     dtype = batch.reward_TB.dtype
     match method.novelty:
         case Novelty.NONE:
-            novel = Novel(torch.zeros_like(batch.reward_TB))
+            novel = NoveltyOutput(torch.zeros_like(batch.reward_TB))
         case Novelty.COUNT:
-            novel = Novel(_count_bonus(batch, method, settings))
+            novel = NoveltyOutput(_count_bonus(batch, method, settings))
         case Novelty.GAIN:
             assert isinstance(net, Rnd)  # noqa: S101  # `build` has seen to it
             seen, distance_U = _distances(net, tensors, batch)
             far_U = distance_U.detach().sqrt()
-            r_ep_TB = novelty_gain(far_U[seen.next_TB], far_U[seen.now_TB], _counts(batch, method))
-            novel = Novel(
+            r_ep_TB = noveld_bonus(far_U[seen.next_TB], far_U[seen.now_TB], _counts(batch, method))
+            novel = NoveltyOutput(
                 r_ep_TB.to(dtype), distance_U[seen.next_TB].mean(), stats={"rnd_error": far_U[seen.next_TB].mean()}
             )
         case Novelty.ERROR:
             assert isinstance(net, Rnd)  # noqa: S101
             seen, distance_U = _distances(net, tensors, batch)
             error_TB = distance_U[seen.next_TB]
-            novel = Novel(
+            novel = NoveltyOutput(
                 _normalised(net, tensors, error_TB.detach(), settings.gamma).to(dtype),
                 error_TB.mean(),
                 stats={"rnd_error": error_TB.detach().sqrt().mean()},
@@ -101,7 +102,7 @@ def judge(
     return novel._replace(stats=novel.stats | _noted(novel, batch, method))
 
 
-def _noted(novel: Novel, batch: Batch, method: Method) -> dict[str, Tensor]:
+def _noted(novel: NoveltyOutput, batch: Batch, method: Method) -> dict[str, Tensor]:
     """What to plot of every novelty."""
     stats = {}
     if method.novelty is not Novelty.NONE:
@@ -119,14 +120,14 @@ def _counts(batch: Batch, method: Method) -> Tensor:
     return batch.count_TB
 
 
-def _count_bonus(batch: Batch, method: Method, settings: Settings) -> Tensor:
+def _count_bonus(batch: Batch, method: Method, settings: TrainingConfig) -> Tensor:
     worth = first_visit if settings.episodic_bonus == "first-visit" else episodic_bonus
     r_ep_TB = worth(_counts(batch, method), batch.reward_TB.dtype)
-    if settings.inter_episode == 0:
+    if settings.run_count_weight == 0:
         return r_ep_TB
     if batch.run_count_TB is None:
-        raise ValueError(f"inter_episode is {settings.inter_episode}, but this batch has no run-wide counts")
-    return mixed_bonus(r_ep_TB, batch.run_count_TB, settings.inter_episode)
+        raise ValueError(f"run_count_weight is {settings.run_count_weight}, but this batch has no run-wide counts")
+    return mixed_bonus(r_ep_TB, batch.run_count_TB, settings.run_count_weight)
 
 
 class _Transitions(NamedTuple):
@@ -166,7 +167,7 @@ def _distances(net: Rnd, tensors: Params, batch: Batch) -> tuple[_Transitions, T
 def _normalised(net: Rnd, tensors: Params, error_TB: Tensor, gamma: float) -> Tensor:
     """Rewards in running deviations of their discounted sums."""
     assert net.returns is not None  # noqa: S101  # RND's own is built to normalise
-    returns_N = discounted_so_far(error_TB, gamma).flatten()
+    returns_N = running_discounted_sum(error_TB, gamma).flatten()
     named = {f"returns.{name}": tensors[f"returns.{name}"] for name, _ in net.returns.named_buffers()}
     deviation: Tensor = functional_call(_Deviation(net.returns), named, (returns_N,))
     return error_TB / deviation
@@ -185,28 +186,32 @@ class _Deviation(nn.Module):
         return deviation
 
 
-def _impact(net: Dynamics, tensors: Params, batch: Batch, count_TB: Tensor) -> Novel:
+def _impact(net: Dynamics, tensors: Params, batch: Batch, count_TB: Tensor) -> NoveltyOutput:
     seen = _transitions(batch)
     action_N = batch.action_TB.flatten().long()
-    out: Foreseen = functional_call(
+    out: DynamicsOutput = functional_call(
         net, tensors, (seen.observation_UO, seen.now_TB.flatten(), seen.next_TB.flatten(), action_N)
     )
     shape = (*batch.action_TB.shape, -1)
-    r_ep_TB = impact(out.next_NF.detach().view(shape), out.now_NF.detach().view(shape), count_TB)
+    r_ep_TB = ride_bonus(out.next_NF.detach().view(shape), out.now_NF.detach().view(shape), count_TB)
     forwards = 0.5 * (out.foreseen_NF - out.next_NF).square().sum(1).mean()
     backwards = cross_entropy(out.guessed_NA, action_N)
     stats = {"forward_loss": forwards.detach(), "inverse_loss": backwards.detach()}
-    return Novel(r_ep_TB.to(batch.reward_TB.dtype), FORWARDS * forwards + BACKWARDS * backwards, stats=stats)
+    return NoveltyOutput(r_ep_TB.to(batch.reward_TB.dtype), FORWARDS * forwards + BACKWARDS * backwards, stats=stats)
 
 
-def _adversarial(net: Policy, tensors: Params, batch: Batch, unique: Distinct, logits_TBA: Tensor) -> Novel:
+def _adversarial(net: Policy, tensors: Params, batch: Batch, unique: Distinct, logits_TBA: Tensor) -> NoveltyOutput:
     """The adversary remembers nothing from before the unroll: actors, which would have to carry its state, do not know it."""
     forgotten = batch._replace(core_state=torch.zeros_like(batch.core_state))
     other_TBA = unroll_policy(net, tensors, forgotten, unique, len(batch.action_TB)).logits_TBA
-    apart_TB = divergence(logits_TBA, other_TBA)
+    adversary_kl_TB = categorical_kl(logits_TBA, other_TBA)
     with torch.no_grad():
-        unforeseen_TB = log_prob(logits_TBA, batch.action_TB) - log_prob(other_TBA, batch.action_TB)
+        adversary_log_ratio_TB = log_prob(logits_TBA, batch.action_TB) - log_prob(other_TBA, batch.action_TB)
     nothing_TB = torch.zeros_like(batch.reward_TB)
-    return Novel(
-        nothing_TB, apart_TB.mean(), unforeseen_TB, apart_TB.detach(), {"adversary_kl": apart_TB.detach().mean()}
+    return NoveltyOutput(
+        nothing_TB,
+        adversary_kl_TB.mean(),
+        adversary_log_ratio_TB,
+        adversary_kl_TB.detach(),
+        {"adversary_kl": adversary_kl_TB.detach().mean()},
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from leco.config.training import HashSize
+from leco.config.training import HashConfig
 from leco.learning.state import Networks
 from leco.methods.table import Hash, Method, Modulation, Novelty
 from leco.models.exploration import Dynamics, Embedding, Rnd, dmlab_embedding, minigrid_embedding
@@ -42,7 +42,7 @@ def build(
     method: Method,
     observation_shape: tuple[int, ...],
     actions: int,
-    hash_size: HashSize | None = None,
+    hash_size: HashConfig | None = None,
     width: int = PAPER_WIDTH,
 ) -> Networks:
     """Fresh networks, from torch's random numbers.
@@ -61,15 +61,15 @@ def build(
         known = " and ".join(map(str, _KINDS))
         raise ValueError(f"there are networks for observations of shape {known}, not {observation_shape}")
     kind = _KINDS[observation_shape]
-    policy, intrinsic = kind.policy(actions, width), _intrinsic(method, kind, actions, hash_size or HashSize())
+    policy, intrinsic = kind.policy(actions, width), _intrinsic(method, kind, actions, hash_size or HashConfig())
     return Networks(policy, intrinsic, _novelty(method, kind, actions, width))
 
 
-def _intrinsic(method: Method, kind: _Kind, actions: int, hash_size: HashSize) -> Intrinsic | None:
+def _intrinsic(method: Method, kind: _Kind, actions: int, hash_size: HashConfig) -> Intrinsic | None:
     told = method.modulation is Modulation.REPLACING
     if method.learns_hash:
-        return kind.intrinsic(actions, hash_size, bits=method.hash is Hash.AE_LSH, told_novelty=told)
-    return kind.features(actions, told_novelty=told) if method.has_intrinsic else None
+        return kind.intrinsic(actions, hash_size, bits=method.hash is Hash.AE_LSH, condition_on_novelty=told)
+    return kind.features(actions, condition_on_novelty=told) if method.has_intrinsic else None
 
 
 def _novelty(method: Method, kind: _Kind, actions: int, width: int) -> Rnd | Dynamics | Policy | None:

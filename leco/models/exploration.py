@@ -128,7 +128,7 @@ class Rnd(nn.Module):
         return distance_U
 
 
-class Foreseen(NamedTuple):
+class DynamicsOutput(NamedTuple):
     """What `Dynamics` says of N transitions.
 
     now_NF, next_NF  phi of the observation before and after
@@ -158,10 +158,10 @@ class Dynamics(nn.Module):
         self.forwards = nn.Sequential(nn.Linear(features + actions, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, features))
         self.backwards = nn.Sequential(nn.Linear(2 * features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, actions))
 
-    def forward(self, observation_UO: Tensor, now_N: Tensor, next_N: Tensor, action_N: Tensor) -> Foreseen:
+    def forward(self, observation_UO: Tensor, now_N: Tensor, next_N: Tensor, action_N: Tensor) -> DynamicsOutput:
         """Looks at each distinct observation once; now_N and next_N say which one is before and after each action."""
         phi_UF = self.embedding(observation_UO)
         now_NF, next_NF = phi_UF.index_select(0, now_N), phi_UF.index_select(0, next_N)
         action_NA = nn.functional.one_hot(action_N.long(), self._actions).to(phi_UF.dtype)
         foreseen_NF = self.forwards(torch.cat([now_NF, action_NA], 1))
-        return Foreseen(now_NF, next_NF, foreseen_NF, self.backwards(torch.cat([now_NF, next_NF], 1)))
+        return DynamicsOutput(now_NF, next_NF, foreseen_NF, self.backwards(torch.cat([now_NF, next_NF], 1)))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Step = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def stepper(policy: Policy) -> Step:
+def make_step_fn(policy: Policy) -> Step:
     """The policy as a function of one step; good until its parameters change. Arguments are as `Policy` has them, without T."""
     if isinstance(policy, MiniGridPolicy):
         return _folded(policy)

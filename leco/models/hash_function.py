@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
-    from leco.config.training import HashSize
+    from leco.config.training import HashConfig
     from leco.methods.table import Method
     from leco.models.intrinsic import Intrinsic
 
@@ -34,7 +34,7 @@ _DSC: dict[tuple[int, ...], tuple[tuple[int, int], int, tuple[int, int, int]]] =
 }
 
 
-class Coder(NamedTuple):
+class HashFunction(NamedTuple):
     """A hash: `hash_` gives uint8 [N, width] for uint8 [N, O...]."""
 
     width: int
@@ -51,8 +51,8 @@ def make_coder(
     method: Method,
     observation_shape: tuple[int, ...],
     intrinsic: Intrinsic | None,
-    hash_size: HashSize | None = None,
-) -> Coder | None:
+    hash_size: HashConfig | None = None,
+) -> HashFunction | None:
     """The hash of a method; None if the method counts nothing.
 
     Args:
@@ -69,13 +69,13 @@ def make_coder(
         if hash_size is not None:
             size, levels = hash_size.size or size, hash_size.codes or levels
         width = size[0] * size[1] * observation_shape[-1]
-        return Coder(width, partial(dsc_code, size=size, levels=levels, maximum=maximum))
+        return HashFunction(width, partial(dsc_code, size=size, levels=levels, maximum=maximum))
     if method.hash is Hash.EXACT:
-        return Coder(16, exact_code)
+        return HashFunction(16, exact_code)
     if method.hash is Hash.OBJECTS:
-        return Coder(OBJECT_CODE_WIDTH, objects_code)
+        return HashFunction(OBJECT_CODE_WIDTH, objects_code)
     if not isinstance(intrinsic, HashModule):
         raise ValueError(  # noqa: TRY004  # what is missing are networks, whatever their type
             f"method {method.name!r} has a learned hash: its networks are needed"
         )
-    return Coder(intrinsic.bottleneck.code_width, intrinsic.code)
+    return HashFunction(intrinsic.bottleneck.code_width, intrinsic.code)

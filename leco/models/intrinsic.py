@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from leco.config.training import HashSize
+from leco.config.training import HashConfig
 from leco.models.autoencoder import Chain, Decoder, Scale, dmlab_autoencoder, minigrid_autoencoder
-from leco.models.vq import Bits, Codebook
+from leco.models.vq import LSHBottleneck, VectorQuantizer
 
 WIDTH = 64  # D
 HIDDEN = 512
@@ -42,18 +42,18 @@ class Intrinsic(nn.Module):
         told_novelty: Whether the modulator is told r_ep.
     """
 
-    def __init__(self, features: int, hidden: int, *, actions: int, told_novelty: bool) -> None:
+    def __init__(self, features: int, hidden: int, *, actions: int, condition_on_novelty: bool) -> None:
         super().__init__()
         self._features = features
         self._actions = actions
-        self._told_novelty = told_novelty
+        self._told_novelty = condition_on_novelty
         self.modulator_in = nn.Linear(features, hidden)
-        self.modulator_out = nn.Linear(hidden + actions + told_novelty, actions)
+        self.modulator_out = nn.Linear(hidden + actions + condition_on_novelty, actions)
         self.value_head = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 1))
         # V^e and r_ta begin at zero: until the task first rewards there is then no advantage to learn from, and the modulator
         # stays zero instead of following the noise of a V^e that knows nothing, which Adam would amplify. One that is told
         # the novelty is the whole bonus, and must not begin without it.
-        begins_at_zero = [self.value_head[-1]] if told_novelty else [self.value_head[-1], self.modulator_out]
+        begins_at_zero = [self.value_head[-1]] if condition_on_novelty else [self.value_head[-1], self.modulator_out]
         for parameter in itertools.chain.from_iterable(layer.parameters() for layer in begins_at_zero):
             nn.init.zeros_(parameter)
 
@@ -119,19 +119,19 @@ class HashModule(Intrinsic):
         told_novelty: Whether the modulator is told r_ep.
     """
 
-    bottleneck: Codebook | Bits
+    bottleneck: VectorQuantizer | LSHBottleneck
 
     def __init__(
         self,
         scale: Scale,
         autoencoder: tuple[Chain, Decoder],
-        bottleneck: Codebook | Bits,
+        bottleneck: VectorQuantizer | LSHBottleneck,
         size: tuple[int, int],
         *,
         actions: int,
-        told_novelty: bool = False,
+        condition_on_novelty: bool = False,
     ) -> None:
-        super().__init__(WIDTH * size[0] * size[1], HIDDEN, actions=actions, told_novelty=told_novelty)
+        super().__init__(WIDTH * size[0] * size[1], HIDDEN, actions=actions, condition_on_novelty=condition_on_novelty)
         self.size = size
         self.scale = scale
         self.encoder, self.decoder = autoencoder
@@ -183,8 +183,8 @@ class FeatureModule(Intrinsic):
         told_novelty: Whether the modulator is told r_ep.
     """
 
-    def __init__(self, features: nn.Module, width: int, *, actions: int, told_novelty: bool = False) -> None:
-        super().__init__(width, FEATURE_HIDDEN, actions=actions, told_novelty=told_novelty)
+    def __init__(self, features: nn.Module, width: int, *, actions: int, condition_on_novelty: bool = False) -> None:
+        super().__init__(width, FEATURE_HIDDEN, actions=actions, condition_on_novelty=condition_on_novelty)
         self.features = features
 
     def encode(self, observation_NO: Tensor, weight_N: Tensor | None = None) -> Tensor:
@@ -232,18 +232,20 @@ class PixelFeatures(nn.Module):
         return z_NDHW.flatten(1)
 
 
-def minigrid_features(actions: int, *, told_novelty: bool = False) -> FeatureModule:
+def minigrid_features(actions: int, *, condition_on_novelty: bool = False) -> FeatureModule:
     """Modulator and V^e for views of MiniGrid, where the hash is not learned."""
-    return FeatureModule(CellFeatures(FEATURE_WIDTH), FEATURE_WIDTH, actions=actions, told_novelty=told_novelty)
+    return FeatureModule(
+        CellFeatures(FEATURE_WIDTH), FEATURE_WIDTH, actions=actions, condition_on_novelty=condition_on_novelty
+    )
 
 
-def dmlab_features(actions: int, *, told_novelty: bool = False) -> FeatureModule:
+def dmlab_features(actions: int, *, condition_on_novelty: bool = False) -> FeatureModule:
     """The same for pixels."""
-    return FeatureModule(PixelFeatures(), WIDTH * 2 * 3, actions=actions, told_novelty=told_novelty)
+    return FeatureModule(PixelFeatures(), WIDTH * 2 * 3, actions=actions, condition_on_novelty=condition_on_novelty)
 
 
 def minigrid_intrinsic(
-    actions: int, hash_size: HashSize | None = None, *, bits: bool = False, told_novelty: bool = False
+    actions: int, hash_size: HashConfig | None = None, *, bits: bool = False, condition_on_novelty: bool = False
 ) -> HashModule:
     """For views of 7 x 7 x (object, colour, state); z_e is 64 x 3 x 3, K is 8, and AE-LSH has 256 units and 25 bits.
 
@@ -253,25 +255,31 @@ def minigrid_intrinsic(
         bits: Whether the hash is AE-LSH instead of VQ.
         told_novelty: Whether the modulator is told r_ep.
     """
-    given = hash_size or HashSize()
+    given = hash_size or HashConfig()
     size = given.size or (3, 3)
     scale = Scale((7, 7, 3), (10.0, 5.0, 2.0), (4 * size[0], 4 * size[1]))
-    bottleneck = Bits(256, given.bits or 25, WIDTH, size) if bits else Codebook(given.codes or 8, WIDTH, size)
-    return HashModule(scale, minigrid_autoencoder(WIDTH), bottleneck, size, actions=actions, told_novelty=told_novelty)
+    bottleneck = (
+        LSHBottleneck(256, given.bits or 25, WIDTH, size) if bits else VectorQuantizer(given.codes or 8, WIDTH, size)
+    )
+    return HashModule(
+        scale, minigrid_autoencoder(WIDTH), bottleneck, size, actions=actions, condition_on_novelty=condition_on_novelty
+    )
 
 
 def dmlab_intrinsic(
-    actions: int, hash_size: HashSize | None = None, *, bits: bool = False, told_novelty: bool = False
+    actions: int, hash_size: HashConfig | None = None, *, bits: bool = False, condition_on_novelty: bool = False
 ) -> HashModule:
     """For pictures of 72 x 96 x RGB; z_e is 64 x 2 x 3, K is 24, and AE-LSH has 512 units and 62 bits.
 
     z_e may also be 64 x 4 x 6, by one halving less. The rest is as for MiniGrid.
     """
-    given = hash_size or HashSize()
+    given = hash_size or HashConfig()
     size = given.size or (2, 3)
     if size not in _HALVINGS:
         raise ValueError(f"hash.size is {list(size)}, expected [2, 3] or [4, 6] for pixels: pictures are halved to it")
     scale = Scale((72, 96, 3), (255.0, 255.0, 255.0), (64, 96))
-    bottleneck = Bits(512, given.bits or 62, WIDTH, size) if bits else Codebook(given.codes or 24, WIDTH, size)
+    bottleneck = (
+        LSHBottleneck(512, given.bits or 62, WIDTH, size) if bits else VectorQuantizer(given.codes or 24, WIDTH, size)
+    )
     autoencoder = dmlab_autoencoder(WIDTH, _HALVINGS[size])
-    return HashModule(scale, autoencoder, bottleneck, size, actions=actions, told_novelty=told_novelty)
+    return HashModule(scale, autoencoder, bottleneck, size, actions=actions, condition_on_novelty=condition_on_novelty)

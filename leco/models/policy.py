@@ -33,14 +33,21 @@ class PolicyOutput(NamedTuple):
 class Policy(nn.Module):
     """What both policies share: features of each image, the core, the two heads (sizes: see algorithm.md, section 3).
 
-    `feeds_back` puts the one-hot previous action and the previous reward beside the core's features.
+    `use_last_action_reward` puts the one-hot previous action and the previous reward beside the core's features.
     """
 
     def __init__(
-        self, actions: int, encoder: nn.Module, *, image: tuple[int, int], width: int, layers: int, feeds_back: bool
+        self,
+        actions: int,
+        encoder: nn.Module,
+        *,
+        image: tuple[int, int],
+        width: int,
+        layers: int,
+        use_last_action_reward: bool,
     ) -> None:
         super().__init__()
-        self.actions, self.image, self.feeds_back = actions, (*image, 3), feeds_back
+        self.actions, self.image, self.use_last_action_reward = actions, (*image, 3), use_last_action_reward
         self.encoder = encoder
         self.core = LstmCore(width, width, layers)
         self.policy_head = nn.Linear(width, actions)
@@ -72,13 +79,13 @@ class Policy(nn.Module):
         self._check(observation, index_TB, start_TB, previous_action_TB, previous_reward_TB)
         image_NCHW = observation.reshape(-1, *self.image).permute(0, 3, 1, 2).to(self.value_head.weight.dtype)
         feature_NF = self.encoder(image_NCHW)
-        if not self.feeds_back and index_TB is not None:
+        if not self.use_last_action_reward and index_TB is not None:
             core = self.core(feature_NF, start_TB, state, index_TB=index_TB, known=known)
         else:
             if index_TB is not None:
                 feature_NF = feature_NF.index_select(0, index_TB.flatten())
             core_TBF = feature_NF.view(*start_TB.shape, -1)
-            if self.feeds_back:
+            if self.use_last_action_reward:
                 choices_A = torch.arange(self.actions, device=core_TBF.device)
                 action_TBA = previous_action_TB.unsqueeze(2) == choices_A  # nowhere true for -1
                 beside = (action_TBA.to(core_TBF), previous_reward_TB.unsqueeze(2).to(core_TBF))
@@ -117,7 +124,7 @@ class MiniGridPolicy(Policy):
             nn.Flatten(),  # 7 -> 4 -> 2 -> 1: 32 numbers
             nn.Linear(32, width),
         )
-        super().__init__(actions, encoder, image=(7, 7), width=width, layers=1, feeds_back=False)
+        super().__init__(actions, encoder, image=(7, 7), width=width, layers=1, use_last_action_reward=False)
         for name, parameter in self.named_parameters():
             if parameter.dim() == 1:
                 nn.init.zeros_(parameter)
@@ -143,7 +150,9 @@ class DmlabPolicy(Policy):
             nn.Linear(32 * 9 * 12, width),
             nn.ReLU(),
         )
-        super().__init__(actions, encoder, image=(72, 96), width=width + actions + 1, layers=2, feeds_back=True)
+        super().__init__(
+            actions, encoder, image=(72, 96), width=width + actions + 1, layers=2, use_last_action_reward=True
+        )
 
 
 def _stage(channels_in: int, channels: int) -> tuple[nn.Module, ...]:

@@ -27,7 +27,7 @@ BINARISATION = 10.0  # its weight beside the reconstruction
 NOISE = 0.3
 
 
-class Squeezed(NamedTuple):
+class BottleneckOutput(NamedTuple):
     """What came through.
 
     z_NDHW  for the decoder
@@ -38,7 +38,7 @@ class Squeezed(NamedTuple):
     loss: Tensor
 
 
-class Codebook(nn.Module):
+class VectorQuantizer(nn.Module):
     """VQ: the nearest of K vectors at each position.
 
     Args:
@@ -61,7 +61,7 @@ class Codebook(nn.Module):
         z_NDHW: Tensor,
         weight_N: Tensor | None = None,
         generator: torch.Generator | None = None,  # noqa: ARG002  # there is nothing random in it
-    ) -> Squeezed:
+    ) -> BottleneckOutput:
         """z_q, straight through; the codebook's and the commitment term.
 
         Args:
@@ -70,14 +70,14 @@ class Codebook(nn.Module):
             generator: Not used.
         """
         coded = quantize(z_NDHW, self.vectors, weight_N)
-        return Squeezed(coded.z_q_NDHW, coded.codebook_term + coded.commitment_term)
+        return BottleneckOutput(coded.z_q_NDHW, coded.codebook_term + coded.commitment_term)
 
     def code(self, z_NDHW: Tensor) -> Tensor:
         """uint8 [N, H W]."""
         return code_bytes(nearest_code(z_NDHW, self.vectors))
 
 
-class Bits(nn.Module):
+class LSHBottleneck(nn.Module):
     """AE-LSH: a sigmoid bottleneck b(s), pressed towards bits; the code is sign(A . round(b)) with a fixed Gaussian A.
 
     Args:
@@ -104,7 +104,7 @@ class Bits(nn.Module):
 
     def forward(
         self, z_NDHW: Tensor, weight_N: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> Squeezed:
+    ) -> BottleneckOutput:
         """What the decoder sees of b(s), and the binarisation term.
 
         Args:
@@ -118,7 +118,7 @@ class Bits(nn.Module):
             noise_NF = torch.rand(b_NF.shape, generator=generator, dtype=b_NF.dtype, device=b_NF.device)
             told_NF = b_NF + NOISE * (2 * noise_NF - 1)
         z_back_NDHW = self.widen(told_NF).unflatten(1, self._shape)
-        return Squeezed(z_back_NDHW, BINARISATION * binarisation_loss(b_NF, weight_N))
+        return BottleneckOutput(z_back_NDHW, BINARISATION * binarisation_loss(b_NF, weight_N))
 
     def code(self, z_NDHW: Tensor) -> Tensor:
         """uint8 [N, ceil(P / 8)]."""

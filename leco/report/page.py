@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from leco.checkpoint.atomic_file import replace_file
+from leco.checkpoint.atomic_file import atomic_write
 from leco.methods.table import METHODS, Hash
 from leco.report import curves, gallery, maps, results
 from leco.report.runs import find_known
@@ -104,8 +104,8 @@ def write_report(runs: Sequence[Run], out: Path, *, title: str, commands: Sequen
         figures=drawing.names,
         folder=FOLDER,
     )
-    replace_file(out / "index.html", page.encode())
-    replace_file(out / "results.json", (json.dumps([_plain(row) for row in rows], indent=1) + "\n").encode())
+    atomic_write(out / "index.html", page.encode())
+    atomic_write(out / "results.json", (json.dumps([_plain(row) for row in rows], indent=1) + "\n").encode())
     return drawing.names
 
 

@@ -30,9 +30,9 @@ _SAME = {"task", "method", "seed", "frames", "until"} | {
         "keep",
         "milestones",
         "checkpoint_every",
-        "record_every",
+        "log_every",
         "queue",
-        "max_lag",
+        "max_policy_lag",
         "deterministic",
         "publish_every",
     )

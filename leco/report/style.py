@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 
-from leco.checkpoint.atomic_file import replace_file
+from leco.checkpoint.atomic_file import atomic_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,7 +85,7 @@ def legend_below(figure: Figure, axes: Axes) -> None:
 
 def save_png(figure: Figure, path: Path) -> None:
     """Puts a picture in place, whole or not at all. Within `styled`."""
-    replace_file(path, _png(figure))
+    atomic_write(path, _png(figure))
 
 
 def _png(figure: Figure) -> bytes:

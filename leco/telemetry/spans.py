@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from leco.telemetry.tracing import TRACEPARENT, Attribute, Journey, Kind
+from leco.telemetry.tracing import TRACEPARENT, Attribute, Kind, UnrollTrace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -38,7 +38,7 @@ class Spans:
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("leco", version)
 
-    def begin(self, name: str, attributes: Mapping[str, Attribute]) -> Journey:
+    def begin(self, name: str, attributes: Mapping[str, Attribute]) -> UnrollTrace:
         """See `leco.telemetry.tracing.begin`."""
         return _Traced(self._tracer.start_span(name, context.Context(), attributes=attributes))
 
@@ -69,7 +69,7 @@ class Spans:
         sending.join(LAST_SECONDS)
 
 
-class _Traced(Journey):
+class _Traced(UnrollTrace):
     """One that is a span."""
 
     def __init__(self, span: trace.Span) -> None:

@@ -70,7 +70,7 @@ def start_tracing(service: str) -> Callable[[], None]:
     return stop
 
 
-class Journey:
+class UnrollTrace:
     """A span that begins in one thread and ends in another: `with` it there, and what is inside belongs to it.
 
     This one is no span at all.
@@ -85,10 +85,10 @@ class Journey:
         pass
 
 
-_UNTRACED = Journey()
+_UNTRACED = UnrollTrace()
 
 
-def begin(name: str, **attributes: Attribute) -> Journey:
+def begin(name: str, **attributes: Attribute) -> UnrollTrace:
     """Begins a trace."""
     spans = _Process.spans
     return _UNTRACED if spans is None else spans.begin(name, attributes)

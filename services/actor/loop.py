@@ -9,7 +9,7 @@ import numpy as np
 import structlog
 import torch
 
-from leco.checkpoint.snapshot import load_acting
+from leco.checkpoint.snapshot import load_snapshot
 from leco.config.experiment import method_of
 from leco.config.toml import parse
 from leco.envs.registry import make
@@ -17,8 +17,8 @@ from leco.models.build import build
 from leco.models.hash_function import make_coder
 from leco.rpc.hashcount_client import HashCountClient
 from leco.telemetry import tracing
-from services.actor.rollout import Player
-from services.actor.sender import Parcel, Sender
+from services.actor.rollout import RolloutWorker
+from services.actor.sender import PendingUnroll, Sender
 from services.actor.visit_counter import VisitCounter
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Actor:
                 f"{specification.task} has observations and actions {found} here, and others at the learner"
             )
         self._dropped = 0
-        self._player: Player | None = None
+        self._player: RolloutWorker | None = None
         self._version = 0
         self._hash_version = 0
         coder = make_coder(method, shape, self._networks.intrinsic, self._experiment.hash)
@@ -89,7 +89,7 @@ class Actor:
             self._counting = HashCountClient(
                 hashcount, run=specification.run, code_width=coder.width, patience_seconds=COUNT_PATIENCE_SECONDS
             )
-            run_wide = self._experiment.training.inter_episode > 0
+            run_wide = self._experiment.training.run_count_weight > 0
             self._counter = VisitCounter(self._counting, coder.codes, specification.environments, run_wide=run_wide)
         self._metrics.environments.set(specification.environments)
 
@@ -107,9 +107,9 @@ class Actor:
             while not stopped.is_set():
                 if self._experiment.learner.synchronous and not self._timed("waiting", self._room):
                     continue
-                snapshot = self._timed("fetching", lambda: self._newer(stopped))
+                snapshot = self._timed("fetching", lambda: self._poll_parameters(stopped))
                 if snapshot is not None:
-                    self._use(snapshot)
+                    self._load_parameters(snapshot)
                 if self._player is None:
                     continue  # stopped before there were parameters
                 journey = tracing.begin("unroll", parameters_version=self._version)
@@ -120,9 +120,9 @@ class Actor:
                 self._metrics.episodes.inc(len(endings))
                 self._metrics.successes.inc(sum(summary.success for summary in endings))
                 self._note_dropped()
-                parcel = Parcel(unroll, self._version, self._hash_of(self._version, self._intrinsic), journey)
+                parcel = PendingUnroll(unroll, self._version, self._load_hash(self._version, self._intrinsic), journey)
                 self._timed("waiting", lambda: sender.send(parcel))  # noqa: B023  # called at once
-                if sender.held_up or in_turns:
+                if sender.backpressured or in_turns:
                     self._timed("waiting", sender.wait_until_sent)
         finally:
             self._env.close()
@@ -138,7 +138,7 @@ class Actor:
         self._metrics.dropped.inc(dropped - self._dropped)
         self._dropped = dropped
 
-    def _newer(self, stopped: threading.Event) -> ParameterSnapshot | None:
+    def _poll_parameters(self, stopped: threading.Event) -> ParameterSnapshot | None:
         """Newer parameters if there are any. In a deterministic run: those after the updates that the last unroll serves.
 
         Versions and updates of a learner grow together; if they do not, it was killed, and began again at its last checkpoint.
@@ -156,8 +156,8 @@ class Actor:
             time.sleep(POLL_SECONDS)
         return None
 
-    def _use(self, snapshot: ParameterSnapshot) -> None:
-        policy, self._intrinsic = load_acting(snapshot, self._networks)
+    def _load_parameters(self, snapshot: ParameterSnapshot) -> None:
+        policy, self._intrinsic = load_snapshot(snapshot, self._networks)
         self._networks.policy.load_state_dict(policy)
         self._version, self._updates = snapshot.version, int(snapshot.tensors["updates"])
         self._metrics.version.set(self._version)
@@ -174,7 +174,7 @@ class Actor:
             seeds = np.random.SeedSequence((self._experiment.seed, self._index, key)).generate_state(2, np.uint32)
             observation_EO = self._env.reset(int(seeds[0]))
             if self._player is None:
-                self._player = Player(self._env, self._networks.policy, int(seeds[1]))
+                self._player = RolloutWorker(self._env, self._networks.policy, int(seeds[1]))
             self._player.restart(int(seeds[1]), observation_EO)
 
     def _count(self, unroll: Unroll) -> list[VisitCounts | None]:
@@ -187,7 +187,7 @@ class Actor:
             )
         return counts
 
-    def _hash_of(self, version: int, tensors: Params) -> Callable[[], None]:
+    def _load_hash(self, version: int, tensors: Params) -> Callable[[], None]:
         """What the thread that sends does before it hashes an unroll of this version."""
 
         def use() -> None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from leco.algo.sampling import draw_action
+from leco.algo.sampling import sample_action
 from leco.envs.vector import dropped_now
-from leco.models.fused_step import stepper
+from leco.models.fused_step import make_step_fn
 from leco.types import EpisodeSummary
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Unroll(NamedTuple):
     endings: list[list[Ending]]
 
 
-class Player:
+class RolloutWorker:
     """Plays without pause: an unroll begins where the one before ended.
 
     Args:
@@ -101,7 +101,7 @@ class Player:
             core_LCEH=self._core.numpy().copy(),
             endings=[[] for _ in range(count)],
         )
-        step = stepper(self._policy)
+        step = make_step_fn(self._policy)
         for t in range(steps):
             unroll.observation_TEO[t], unroll.start_TE[t] = self._observation_EO, self._start_E
             unroll.logits_TEA[t], unroll.action_TE[t] = self._choose(step)
@@ -113,7 +113,7 @@ class Player:
     def _choose(self, step: Step) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         seen = (self._observation_EO, self._start_E, self._action_E, self._reward_E)
         logits_EA, self._core = step(self._core, *map(torch.from_numpy, seen))
-        return logits_EA.numpy(), draw_action(logits_EA, self._random).numpy()
+        return logits_EA.numpy(), sample_action(logits_EA, self._random).numpy()
 
     def _step(self, unroll: Unroll, t: int) -> None:
         steps = self._env.step(unroll.action_TE[t])
@@ -121,13 +121,13 @@ class Player:
         self._return_E += steps.reward_E
         self._length_E += 1
         dropped_E = dropped_now(self._env)
-        for observation_O, e in zip(steps.terminal_observation_FO, np.flatnonzero(steps.ended_E), strict=True):
+        for observation_O, e in zip(steps.terminal_observation_FO, np.flatnonzero(steps.done_E), strict=True):
             summary = EpisodeSummary(
                 float(self._return_E[e]), int(self._length_E[e]), bool(steps.success_E[e]), bool(dropped_E[e])
             )
             unroll.endings[e].append(Ending(t, observation_O, summary))
-        self._return_E[steps.ended_E] = 0
-        self._length_E[steps.ended_E] = 0
-        self._observation_EO, self._start_E = steps.observation_EO, steps.ended_E
-        self._action_E = np.where(steps.ended_E, -1, unroll.action_TE[t]).astype(np.int32)
-        self._reward_E = np.where(steps.ended_E, 0, steps.reward_E).astype(np.float32)
+        self._return_E[steps.done_E] = 0
+        self._length_E[steps.done_E] = 0
+        self._observation_EO, self._start_E = steps.observation_EO, steps.done_E
+        self._action_E = np.where(steps.done_E, -1, unroll.action_TE[t]).astype(np.int32)
+        self._reward_E = np.where(steps.done_E, 0, steps.reward_E).astype(np.float32)

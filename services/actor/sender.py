@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from leco.rpc.learner_client import LearnerClient
-    from leco.telemetry.tracing import Journey
+    from leco.telemetry.tracing import UnrollTrace
     from services.actor.metrics import ActorMetrics
     from services.actor.rollout import Unroll
     from services.actor.visit_counter import VisitCounts
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 HELD_UP_SECONDS = 0.02
 
 
-class Parcel(NamedTuple):
+class PendingUnroll(NamedTuple):
     """An unroll, the version of the parameters that played it, what to do before it is counted, and its trace."""
 
     unroll: Unroll
     version: int
     use_hash: Callable[[], None]
-    journey: Journey
+    journey: UnrollTrace
 
 
 class Sender:
@@ -54,14 +54,14 @@ class Sender:
         self._metrics = metrics
         self._number = 0
         self._changed = threading.Condition()  # guards the four below
-        self._parcel: Parcel | None = None
+        self._parcel: PendingUnroll | None = None
         self._finished = False
         self._pushing = 0.0
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="leco-sender", daemon=True)
         self._thread.start()
 
-    def send(self, parcel: Parcel) -> None:
+    def send(self, parcel: PendingUnroll) -> None:
         """Hands an unroll over as soon as the one before is sent. Raises what went wrong in the thread."""
         self.wait_until_sent()
         with self._changed:
@@ -69,7 +69,7 @@ class Sender:
             self._changed.notify_all()
 
     @property
-    def held_up(self) -> bool:
+    def backpressured(self) -> bool:
         """Whether the learner let the last unroll wait: it is the slower side, and what is played ahead only grows old."""
         return self._pushing > HELD_UP_SECONDS
 
@@ -110,7 +110,7 @@ class Sender:
                 self._failure = error
                 self._changed.notify_all()
 
-    def _counted(self, parcel: Parcel) -> Counts:
+    def _counted(self, parcel: PendingUnroll) -> Counts:
         """The counts of each environment."""
         unroll = parcel.unroll
         begin = time.monotonic()
@@ -129,7 +129,7 @@ class Sender:
         self._pushing = waited + time.monotonic() - begin
         self._metrics.seconds.labels("pushing").inc(self._pushing)
 
-    def _cut(self, parcel: Parcel, counts: Counts) -> list[Trajectory]:
+    def _cut(self, parcel: PendingUnroll, counts: Counts) -> list[Trajectory]:
         """One trajectory for each environment."""
         unroll, place = parcel.unroll, tracing.traceparent()
         shape = unroll.observation_TEO.shape[2:]

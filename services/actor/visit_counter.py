@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("leco.actor")
 
 
-class Visit(NamedTuple):
+class EpisodeSegment(NamedTuple):
     """Steps of one environment in one episode: actions `begin` up to but not `end`, which ends the episode if `final`."""
 
     begin: int
@@ -81,7 +81,7 @@ class VisitCounter:
         with tracing.span("code"):
             code_TEW, terminal = self._hashed(unroll)
         batches: list[CodeBatch] = []
-        where: list[tuple[int, Visit]] = []
+        where: list[tuple[int, EpisodeSegment]] = []
         counts_E: list[VisitCounts | None] = [
             VisitCounts(np.zeros(steps, np.uint32), np.zeros(steps, np.uint32) if self._run_wide else None)
             for _ in range(environments)
@@ -109,7 +109,7 @@ class VisitCounter:
         return counts_E
 
     def _fill(
-        self, batches: list[CodeBatch], where: list[tuple[int, Visit]], counts_E: list[VisitCounts | None]
+        self, batches: list[CodeBatch], where: list[tuple[int, EpisodeSegment]], counts_E: list[VisitCounts | None]
     ) -> None:
         failed = []
         by_id = {episode.id: episode for episode in self._episodes}
@@ -141,7 +141,7 @@ class VisitCounter:
         return code_NW[:inside].reshape(*shape_TE, -1), [[next(rest) for _ in each] for each in unroll.endings]
 
 
-def visits(start_T: npt.NDArray[np.bool_]) -> list[Visit]:
+def visits(start_T: npt.NDArray[np.bool_]) -> list[EpisodeSegment]:
     """The episodes in an unroll of one environment, in order. start_T: [T+1]."""
     steps = len(start_T) - 1
     ends = [t for t in range(1, steps + 1) if start_T[t]]
@@ -149,6 +149,6 @@ def visits(start_T: npt.NDArray[np.bool_]) -> list[Visit]:
     if ends and ends[-1] == steps:
         begins.pop()  # that episode's first action is in the next unroll
     return [
-        Visit(begin, end, fresh=bool(start_T[begin]), final=bool(start_T[end]))
+        EpisodeSegment(begin, end, fresh=bool(start_T[begin]), final=bool(start_T[end]))
         for begin, end in zip(begins, [*begins[1:], steps], strict=True)
     ]

@@ -15,7 +15,7 @@ from leco.rpc.server import RpcServer, wait_for_signal
 from leco.telemetry.logging import configure_logging, new_registry, serve_metrics
 from leco.telemetry.tracing import start_tracing
 from leco.v1 import hash_count_pb2_grpc
-from services.hashcount.config import Settings, read_settings
+from services.hashcount.config import HashCountSettings, read_settings
 from services.hashcount.memory import MemoryStore
 from services.hashcount.metrics import HashCountMetrics
 from services.hashcount.redis_store import RedisStore
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"leco hashcount: {error}")
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: HashCountSettings) -> None:
     """Runs the service until a signal, then drains it."""
     registry = new_registry()
     metrics = HashCountMetrics(registry)
@@ -81,7 +81,7 @@ async def serve(settings: Settings) -> None:
     log.info("stopped")
 
 
-def open_store(settings: Settings, metrics: HashCountMetrics) -> Store:
+def open_store(settings: HashCountSettings, metrics: HashCountMetrics) -> Store:
     """Makes the store that the settings name."""
     if settings.store is None:
         memory = MemoryStore(

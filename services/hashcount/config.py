@@ -30,7 +30,7 @@ into LECO_HASHCOUNT_STORE_PASSWORD or a file (--store-password-file)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class HashCountSettings:
     """What the service runs with. Times are in seconds."""
 
     listen: str
@@ -57,7 +57,7 @@ class Settings:
         return f"{scheme}://{hosts}" + ("" if self.store.cluster else f"/{self.store.database}")
 
 
-def read_settings(arguments: Sequence[str]) -> Settings:
+def read_settings(arguments: Sequence[str]) -> HashCountSettings:
     """Reads the command line and the environment; on a mistake says what to change and exits with code 2."""
     parser = flags.ServiceParser("hashcount", DESCRIPTION)
     parser.common_settings(listen="127.0.0.1:50061", metrics_port="9461")
@@ -123,7 +123,7 @@ def read_settings(arguments: Sequence[str]) -> Settings:
         parser.error(
             f"--max-memory must be at least {-(-MemoryStore.LEAST_BYTES >> 20)}MiB, and not {max_memory} bytes"
         )
-    return Settings(
+    return HashCountSettings(
         listen=parsed.listen,
         metrics_port=parsed.metrics_port,
         tls=parser.tls(parsed),

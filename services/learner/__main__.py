@@ -30,11 +30,11 @@ from leco.v1 import learner_pb2_grpc
 from services.learner.checkpoints import Checkpoints
 from services.learner.config import LearnerSettings, read_settings
 from services.learner.metrics import LearnerMetrics
-from services.learner.metrics_logger import Episodes, Recorder
+from services.learner.metrics_logger import EpisodeStats, MetricsLogger
 from services.learner.run_folder import open_run, run_name
 from services.learner.servicer import LearnerServicer
 from services.learner.trainer import Trainer
-from services.learner.trajectory_queue import Intake
+from services.learner.trajectory_queue import TrajectoryQueue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,15 +99,15 @@ async def serve(settings: LearnerSettings) -> None:
     log.info("stopped", frames=parts.trainer.frames)
 
 
-class Parts(NamedTuple):
+class LearnerComponents(NamedTuple):
     """What the service is made of."""
 
-    intake: Intake
+    intake: TrajectoryQueue
     servicer: LearnerServicer
     trainer: Trainer
 
 
-def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextlib.AsyncExitStack) -> Parts:
+def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextlib.AsyncExitStack) -> LearnerComponents:
     """Reads the run's folder and makes the parts."""
     experiment = open_run(settings.run, settings.config)
     torch.manual_seed(experiment.seed)
@@ -118,15 +118,15 @@ def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextli
     checkpoints = Checkpoints(settings.run / "checkpoints", experiment.learner.keep)
     found = checkpoints.newest(init(networks))
     state, facts = found if found is not None else (init(networks), {})
-    recorder = Recorder(settings.run, state.updates, clock_zero=clock_zero())
-    episodes = Episodes(recorder.episodes)
+    recorder = MetricsLogger(settings.run, state.updates, clock_zero=clock_zero())
+    episodes = EpisodeStats(recorder.episodes)
     stack.callback(recorder.close)
-    intake = Intake(
+    intake = TrajectoryQueue(
         capacity=experiment.learner.queue,
         window=min(experiment.actors.environments, experiment.learner.queue),
-        max_lag=_max_lag(experiment),
+        max_policy_lag=_max_lag(experiment),
         needs_counts=method.counts,
-        needs_run_counts=experiment.training.inter_episode > 0,
+        needs_run_counts=experiment.training.run_count_weight > 0,
         metrics=metrics,
         on_episodes=episodes.add,
     )
@@ -146,13 +146,13 @@ def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextli
         device=device,
         best=float(facts.get("best_return", float("-inf"))),
     )
-    return Parts(intake, servicer, trainer)
+    return LearnerComponents(intake, servicer, trainer)
 
 
 def _max_lag(experiment: Experiment) -> int:
     """In a deterministic run a turn's updates and no more: what an actor played for a learner that was killed is dropped."""
     learner = experiment.learner
-    return experiment.actors.environments // learner.batch - 1 if learner.deterministic else learner.max_lag
+    return experiment.actors.environments // learner.batch - 1 if learner.deterministic else learner.max_policy_lag
 
 
 def _specification(

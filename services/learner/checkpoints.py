@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from leco.checkpoint.atomic_file import replace_file
+from leco.checkpoint.atomic_file import atomic_write
 from leco.checkpoint.milestones import milestone_path
 from leco.checkpoint.state_file import SavedStateError, load, save
 
@@ -85,7 +85,7 @@ class Checkpoints:
         version = self._begun + updates + 1
         if version > self._reserved:
             self._reserved = version + RESERVED_VERSIONS
-            replace_file(self._versions, str(self._reserved).encode())
+            atomic_write(self._versions, str(self._reserved).encode())
         return version
 
     def _saved(self) -> list[Path]:

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 COLUMNS = (
     *("frames", "updates", "seconds", "frames_per_second", "episodes", "return", "success", "length"),
     *("r_e", "r_ep", "r_ta", "r_i", "new_code_share", "distinct_share"),
-    *("policy_gradient_loss", "value_loss", "entropy", "value_e_loss", "hash_loss", "gradient_norm"),
+    *("policy_gradient_loss", "value_loss", "entropy", "extrinsic_value_loss", "hash_loss", "gradient_norm"),
     *("explained_variance", "rho", "trust"),
     *("novelty_loss", "rnd_error", "forward_loss", "inverse_loss", "adversary_kl", "lambda"),
     *("lag", "queue", "waiting_share", "updating_share", "publishing_share"),
 )
 
 
-class Episodes:
+class EpisodeStats:
     """The last 100 episodes, as actors report them; written by the event loop and read by the trainer.
 
     Args:
@@ -68,7 +68,7 @@ class Episodes:
         return len(self._recent) == RECENT_EPISODES
 
 
-class Recorder:
+class MetricsLogger:
     """Writes lines. A run that is resumed goes on in the same files; lines after its checkpoint are taken out first.
 
     Args:

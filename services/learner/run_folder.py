@@ -17,7 +17,7 @@ import time
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from leco.checkpoint.atomic_file import replace_file
+from leco.checkpoint.atomic_file import atomic_write
 from leco.config.experiment import ConfigError, Experiment
 from leco.config.toml import parse, to_toml
 from leco.telemetry.provenance import hardware, typed_command
@@ -49,7 +49,7 @@ def open_run(folder: Path, config: Path | None) -> Experiment:
             "choose another folder, or give the same experiment to go on"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(kept, to_toml(experiment).encode())
+    atomic_write(kept, to_toml(experiment).encode())
     _note_versions(folder / "versions.json")
     return experiment
 
@@ -74,7 +74,7 @@ def _note_versions(path: Path) -> None:
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     made_by = {"started": now, "command": typed_command(), "python": platform.python_version(), **hardware()}
     starts.append(made_by | {"machine": platform.machine()} | found)
-    replace_file(path, (json.dumps(starts, indent=1) + "\n").encode())
+    atomic_write(path, (json.dumps(starts, indent=1) + "\n").encode())
 
 
 def _version(name: str) -> str | None:

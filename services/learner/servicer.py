@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from leco.types import ParameterSnapshot, RunSpecification
     from services.learner.metrics import LearnerMetrics
-    from services.learner.trajectory_queue import Intake, Stream
+    from services.learner.trajectory_queue import Stream, TrajectoryQueue
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +42,12 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
     """
 
     def __init__(
-        self, specification: RunSpecification, intake: Intake, metrics: LearnerMetrics, *, software_version: str
+        self,
+        specification: RunSpecification,
+        intake: TrajectoryQueue,
+        metrics: LearnerMetrics,
+        *,
+        software_version: str,
     ) -> None:
         self._specification = specification
         self._specification_message = specification_to_message(specification)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from leco.checkpoint.milestones import milestone_updates
-from leco.checkpoint.snapshot import acting_snapshot
+from leco.checkpoint.snapshot import make_snapshot
 from leco.config.experiment import method_of
 from leco.envs.registry import find_task
 from leco.learning.update import update
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from leco.types import ParameterSnapshot, Trajectory
     from services.learner.checkpoints import Checkpoints
     from services.learner.metrics import LearnerMetrics
-    from services.learner.metrics_logger import Episodes, Recorder
-    from services.learner.trajectory_queue import Intake
+    from services.learner.metrics_logger import EpisodeStats, MetricsLogger
+    from services.learner.trajectory_queue import TrajectoryQueue
 
 log = structlog.get_logger("leco.learner")
 
@@ -56,11 +56,11 @@ class Trainer:
         networks: Networks,
         state: TrainingState,
         *,
-        intake: Intake,
+        intake: TrajectoryQueue,
         publish: Callable[[ParameterSnapshot], None],
         checkpoints: Checkpoints,
-        recorder: Recorder,
-        episodes: Episodes,
+        recorder: MetricsLogger,
+        episodes: EpisodeStats,
         metrics: LearnerMetrics,
         device: torch.device,
         best: float = float("-inf"),
@@ -90,12 +90,12 @@ class Trainer:
 
     def publish(self) -> None:
         """Offers the present parameters to actors."""
-        self._publish(acting_snapshot(self.state, self._checkpoints.version(self.state.updates)))
+        self._publish(make_snapshot(self.state, self._checkpoints.version(self.state.updates)))
 
     def _publish_early(self, policy: Params) -> None:
         """Offers the next parameters before the update is done: what actors need of it, the policy, is."""
         after = self.state._replace(policy=policy, updates=self.state.updates + 1)
-        self._publish(acting_snapshot(after, self._checkpoints.version(after.updates)))
+        self._publish(make_snapshot(after, self._checkpoints.version(after.updates)))
         self._intake.free()
 
     @property
@@ -175,7 +175,7 @@ class Trainer:
         self._metrics.updates.inc()
         self._metrics.frames.inc(self._frames_of_update)
         self._metrics.run_frames.set(self.frames)
-        if self.state.updates % learner.record_every == 0:
+        if self.state.updates % learner.log_every == 0:
             self._record(stats)
             self._metrics.counts([each.count for each in trajectories if each.count is not None])
         return True

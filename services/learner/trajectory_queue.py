@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 # An incarnation is worth remembering while its actor may still come back; a number and 16 bytes are cheap.
 REMEMBERED_INCARNATIONS = 8192
 FAILED_PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
-Ending = tuple[grpc.StatusCode, str]
-STOPPING: Ending = (grpc.StatusCode.UNAVAILABLE, "the learner is stopping; connect again later")
-TAKEN_OVER: Ending = (grpc.StatusCode.ALREADY_EXISTS, "another stream of the same incarnation took over")
+CloseStatus = tuple[grpc.StatusCode, str]
+STOPPING: CloseStatus = (grpc.StatusCode.UNAVAILABLE, "the learner is stopping; connect again later")
+TAKEN_OVER: CloseStatus = (grpc.StatusCode.ALREADY_EXISTS, "another stream of the same incarnation took over")
 
 
 @dataclass(eq=False, slots=True)
@@ -47,7 +47,7 @@ class Stream:
     turn: int  # when it was last granted a credit; a smaller number is longer ago
     credits: int = 0  # granted and not used yet
     open: bool = True  # whether it may still send
-    ending: Ending | None = None  # not an exception, whose traceback would keep the request in memory
+    ending: CloseStatus | None = None  # not an exception, whose traceback would keep the request in memory
     _untold_credits: int = 0
     _untold: bool = True  # all that is untold is one answer, so an actor that does not read costs nothing
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -70,7 +70,7 @@ class Stream:
         self._untold_credits += 1
         self.tell()
 
-    def end(self, ending: Ending | None) -> None:
+    def end(self, ending: CloseStatus | None) -> None:
         """Ends the stream, after what is untold was told; credits end with it."""
         self.open = False
         self.ending = ending
@@ -83,14 +83,14 @@ class Stream:
         self._changed.set()
 
 
-class Intake:
+class TrajectoryQueue:
     """What actors sent and the trainer has not taken yet. `open`, `offer`, `leave` and `drain` are of the event loop.
 
     Args:
         capacity: The most trajectories waiting and credits outstanding, together. A stuck actor keeps its credits, so with
             batch + window x actors the trainer never waits for any single one.
         window: The most credits that one stream holds.
-        max_lag: A trajectory whose policy is more versions behind the newest is dropped.
+        max_policy_lag: A trajectory whose policy is more versions behind the newest is dropped.
         needs_counts: Whether trajectories without counts are dropped.
         needs_run_counts: Whether those without run-wide counts are.
         metrics: Told of everything, episodes included.
@@ -102,16 +102,20 @@ class Intake:
         *,
         capacity: int,
         window: int,
-        max_lag: int,
+        max_policy_lag: int,
         needs_counts: bool,
         needs_run_counts: bool = False,
         metrics: LearnerMetrics,
         on_episodes: Callable[[int, Sequence[EpisodeSummary]], None],
     ) -> None:
-        for name, value, least in (("capacity", capacity, 1), ("window", window, 1), ("max_lag", max_lag, 0)):
+        for name, value, least in (
+            ("capacity", capacity, 1),
+            ("window", window, 1),
+            ("max_policy_lag", max_policy_lag, 0),
+        ):
             if value < least:
                 raise ValueError(f"{name} is {value}, expected at least {least}")
-        self._capacity, self._window, self._max_lag = capacity, window, max_lag
+        self._capacity, self._window, self._max_lag = capacity, window, max_policy_lag
         self._needs_counts, self._needs_run_counts = needs_counts, needs_run_counts
         self._metrics, self._on_episodes = metrics, on_episodes
         self._queue: deque[Trajectory] = deque()
@@ -175,7 +179,7 @@ class Intake:
             self._changed.notify()
         return None
 
-    def leave(self, stream: Stream, ending: Ending | None = None) -> None:
+    def leave(self, stream: Stream, ending: CloseStatus | None = None) -> None:
         """Ends a stream: its credits are free, its incarnation stays known. Does nothing if it has ended before."""
         if not stream.open:
             return

@@ -59,7 +59,7 @@ class Contract:
         for t, action in enumerate(SOLUTION):
             steps = env.step([action])
             solved = t == 4
-            assert steps.ended_E.tolist() == steps.success_E.tolist() == [solved]
+            assert steps.done_E.tolist() == steps.success_E.tolist() == [solved]
             assert steps.reward_E.tolist() == [np.float32(1 - 0.9 * (5 / 100)) if solved else 0]
         np.testing.assert_array_equal(steps.observation_EO, first)  # the next episode begins in the same corner
         # It ended on the goal in the lower right corner, looking down: a wall ahead and one on the right, which is on the left
@@ -74,9 +74,9 @@ class Contract:
         env = self.make(EMPTY, 2)
         first = env.reset()
         for _ in range(99):
-            assert not env.step([IDLE, IDLE]).ended_E.any()
+            assert not env.step([IDLE, IDLE]).done_E.any()
         steps = env.step([IDLE, 1])
-        assert steps.ended_E.tolist() == [True, True]
+        assert steps.done_E.tolist() == [True, True]
         assert steps.success_E.tolist() == [False, False]
         assert steps.reward_E.tolist() == [0, 0]
         np.testing.assert_array_equal(steps.terminal_observation_FO[0], first[0])
@@ -88,7 +88,7 @@ class Contract:
         env.reset()
         for action in (*[IDLE] * 95, *SOLUTION):
             steps = env.step([action])
-        assert steps.ended_E.tolist() == steps.success_E.tolist() == [True]
+        assert steps.done_E.tolist() == steps.success_E.tolist() == [True]
         assert steps.reward_E.tolist() == [np.float32(1 - 0.9)]
 
     def test_an_episode_ends_by_itself_and_counts_its_own_time(self) -> None:
@@ -96,15 +96,15 @@ class Contract:
         first = env.reset()
         for action in SOLUTION:
             steps = env.step([IDLE, action, IDLE])
-        assert steps.ended_E.tolist() == [False, True, False]
+        assert steps.done_E.tolist() == [False, True, False]
         assert len(steps.terminal_observation_FO) == 1
         np.testing.assert_array_equal(steps.observation_EO, first)
         for _ in range(94):
-            assert not env.step([IDLE] * 3).ended_E.any()
-        assert env.step([IDLE] * 3).ended_E.tolist() == [True, False, True]
+            assert not env.step([IDLE] * 3).done_E.any()
+        assert env.step([IDLE] * 3).done_E.tolist() == [True, False, True]
         for _ in range(4):
-            assert not env.step([IDLE] * 3).ended_E.any()
-        assert env.step([IDLE] * 3).ended_E.tolist() == [False, True, False]
+            assert not env.step([IDLE] * 3).done_E.any()
+        assert env.step([IDLE] * 3).done_E.tolist() == [False, True, False]
 
     def test_terminal_observations_are_those_of_minigrid(self) -> None:
         env = self.make(self.rooms, 3, seed=4)
@@ -116,7 +116,7 @@ class Contract:
         for action_E in action_TE:
             steps = env.step(action_E)
             last = [single.step(int(action))[0]["image"] for single, action in zip(singles, action_E, strict=True)]
-        assert steps.ended_E.all()
+        assert steps.done_E.all()
         np.testing.assert_array_equal(steps.terminal_observation_FO, last)
         for e, single in enumerate(singles):
             np.testing.assert_array_equal(steps.observation_EO[e], single.reset(seed=episode_seed(4, e, 1))[0]["image"])
@@ -140,8 +140,8 @@ class Contract:
         assert (later != first).any()
         np.testing.assert_array_equal(env.reset(), first)
         for _ in range(self.most - 1):
-            assert not env.step([IDLE, IDLE]).ended_E.any()
-        assert env.step([IDLE, IDLE]).ended_E.all()
+            assert not env.step([IDLE, IDLE]).done_E.any()
+        assert env.step([IDLE, IDLE]).done_E.all()
 
     def test_reset_takes_a_new_seed_and_keeps_it(self) -> None:
         env, other = self.make(self.rooms, 2, seed=1), self.make(self.rooms, 2, seed=2)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from leco.learning.state import TrainingState
 
 pytestmark = pytest.mark.timeout(180)
-SMALL = ("actors.unroll=8", "learner.batch=4", "learner.record_every=1", "learner.checkpoint_every=1000")
+SMALL = ("actors.unroll=8", "learner.batch=4", "learner.log_every=1", "learner.checkpoint_every=1000")
 UPDATES = 60
 
 
@@ -114,7 +114,7 @@ def test_lambda_at_its_ends_is_another_method_to_the_bit(tmp_path: Path) -> None
 def test_counting_over_the_whole_run_is_a_setting(tmp_path: Path) -> None:
     """Run-wide counts only grow, so what they pay falls, though there are still codes that are new in their episode."""
     run = tmp_path / "run"
-    trained(run, "dsc", "training.inter_episode=1.0")
+    trained(run, "dsc", "training.run_count_weight=1.0")
     paid, new = column(run, "r_ep"), column(run, "new_code_share")
     assert halves(paid)[1] < 0.6 * statistics.mean(paid[:5])
     assert halves(new)[1] > 0

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(300)
 TASK = "vizdoom-my-way-home"
 TRAINED = ("no-int", "noveld", "leco")
 UNROLL, BATCH, UPDATES = 4, 2, 3
-SETTINGS = (f"actors.unroll={UNROLL}", f"learner.batch={BATCH}", "learner.record_every=1")
+SETTINGS = (f"actors.unroll={UNROLL}", f"learner.batch={BATCH}", "learner.log_every=1")
 ENGINE = b"+viz_instance_id"  # in the command line of every engine
 LEARNING_SECONDS = 2 * PATIENCE  # networks for pixels are slow on a processor
 

@@ -45,7 +45,7 @@ from leco.v1.learner_pb2 import (
 from services.learner import servicer
 from services.learner.metrics import LearnerMetrics
 from services.learner.servicer import LearnerServicer
-from services.learner.trajectory_queue import Intake
+from services.learner.trajectory_queue import TrajectoryQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -95,7 +95,7 @@ def snapshot(version: int, **tensors: Any) -> ParameterSnapshot:
     return ParameterSnapshot(version, tensors or {"weight": np.arange(4, dtype=np.float32) + version})
 
 
-class WatchedIntake(Intake):
+class WatchedIntake(TrajectoryQueue):
     """Counts its places by hand whenever they change hands, and lists what was put into the queue."""
 
     def __init__(self, **settings: Any) -> None:
@@ -127,7 +127,7 @@ class Learner:
         self.intake = WatchedIntake(
             metrics=self.metrics,
             on_episodes=lambda version, episodes: self.episodes.append((version, episodes)),
-            **{"capacity": 16, "window": 4, "max_lag": 5, "needs_counts": True} | settings,
+            **{"capacity": 16, "window": 4, "max_policy_lag": 5, "needs_counts": True} | settings,
         )
         self.address = "127.0.0.1:0"
         self.start()

@@ -78,7 +78,7 @@ def increases(run: Path) -> bool:
 
 def test_leco_train_stops_on_ctrl_c_goes_on_from_there_ends_and_can_be_evaluated(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    small = ("actors.unroll=16", "learner.batch=4", "learner.record_every=1", "learner.checkpoint_every=1000")
+    small = ("actors.unroll=16", "learner.batch=4", "learner.log_every=1", "learner.checkpoint_every=1000")
     flags = ["--task=Empty-5x5", "--method=leco", "--envs=4", "--threads=1", f"--run={run}"]
     flags += [f"--set={each}" for each in small]
     frames = 64
@@ -157,7 +157,7 @@ def test_leco_train_ends_at_a_success_rate_and_stays_ended(tmp_path: Path) -> No
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot tell a child that its parent was killed")
 def test_when_leco_train_is_killed_its_services_end_by_themselves_and_the_learner_saves(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    small = ("actors.unroll=16", "learner.batch=4", "learner.record_every=1", "learner.checkpoint_every=1000000")
+    small = ("actors.unroll=16", "learner.batch=4", "learner.log_every=1", "learner.checkpoint_every=1000000")
     flags = ["--task=Empty-5x5", "--method=dsc", "--envs=4", "--threads=1", f"--run={run}", "--frames=1e9"]
     with subprocess.Popen(
         [*LECO, "train", *flags, *(f"--set={each}" for each in small)], stdout=subprocess.DEVNULL

@@ -19,7 +19,7 @@ from watch_process import TASK, WatchProcess, checkpoint, settings
 from zoo_case import saved_run
 
 from leco.cli import zoo
-from services.learner.metrics_logger import COLUMNS, Recorder
+from services.learner.metrics_logger import COLUMNS, MetricsLogger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ PANELS = {
     "codes": ["new_code_share", "distinct_share"],
     "entropy": ["entropy"],
     "losses": ["policy_gradient_loss", "value_loss"],
-    "intrinsic-losses": ["hash_loss", "value_e_loss"],
+    "intrinsic-losses": ["hash_loss", "extrinsic_value_loss"],
     "gradient": ["gradient_norm"],
     "length": ["length"],
     "speed": ["frames_per_second"],
@@ -282,7 +282,7 @@ def test_a_run_that_begins_goes_on_in_half_lines_is_resumed_and_fails(browser: B
         (tmp_path / "config.toml").write_text(settings(frames=153_600))
         expect(page.locator("#notice")).to_contain_text("No line of metrics.csv yet")
         expect(page.locator("#player-text")).to_contain_text("No checkpoint yet")
-        recorder = Recorder(tmp_path, 0)
+        recorder = MetricsLogger(tmp_path, 0)
         for update in range(1, 11):
             recorder.write(line(update))
         until_frames(page, 15_360)
@@ -298,7 +298,7 @@ def test_a_run_that_begins_goes_on_in_half_lines_is_resumed_and_fails(browser: B
             file.write("55" + "," * (len(COLUMNS) - 6) + "\n")
         until_frames(page, 16_896)
         assert pointed(page, "return")["return"] == 0.55
-        recorder = Recorder(tmp_path, 4)  # resumed from the checkpoint after the fourth update
+        recorder = MetricsLogger(tmp_path, 4)  # resumed from the checkpoint after the fourth update
         until_frames(page, 6144)
         assert page.locator("#curve-return .plot").get_attribute("aria-valuemax") == "3"
         recorder.write(line(5) | {"value_loss": math.nan})
@@ -346,7 +346,7 @@ def test_a_server_that_was_stopped_is_noticed_and_the_page_finds_it_again(browse
 
 def test_a_page_that_nobody_sees_does_not_listen(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(settings())
-    recorder = Recorder(tmp_path, 0)
+    recorder = MetricsLogger(tmp_path, 0)
     recorder.write(line(1))
     hide = """hidden => {
         Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
@@ -366,7 +366,7 @@ def test_a_page_that_nobody_sees_does_not_listen(browser: Browser, tmp_path: Pat
 def test_a_real_training_from_its_first_line_to_its_end(browser: Browser, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    small = ("actors.unroll=16", "learner.batch=4", "learner.record_every=1", "learner.checkpoint_every=5")
+    small = ("actors.unroll=16", "learner.batch=4", "learner.log_every=1", "learner.checkpoint_every=5")
     flags = [f"--task={TASK}", "--preset=paper", "--envs=4", "--threads=1", "--frames=2e6", f"--run={folder}"]
     command = [sys.executable, "-P", "-m", "leco", "train", *flags, *(f"--set={each}" for each in small)]
     with WatchProcess(folder) as process, visit(browser, process.url) as seen:

@@ -9,7 +9,7 @@ Array = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
 
-def novelty_gain(after: Array, before: Array, count: Counts, share: float) -> Array:
+def noveld_bonus(after: Array, before: Array, count: Counts, share: float) -> Array:
     result = np.zeros(after.shape)
     for place in np.ndindex(*after.shape):
         if count[place] == 1 and after[place] > share * before[place]:
@@ -17,7 +17,7 @@ def novelty_gain(after: Array, before: Array, count: Counts, share: float) -> Ar
     return result
 
 
-def impact(after: Array, before: Array, count: Counts) -> Array:
+def ride_bonus(after: Array, before: Array, count: Counts) -> Array:
     result = np.zeros(count.shape)
     for place in np.ndindex(*count.shape):
         squares = sum((a - b) ** 2 for a, b in zip(after[place], before[place], strict=True))
@@ -25,7 +25,7 @@ def impact(after: Array, before: Array, count: Counts) -> Array:
     return result
 
 
-def divergence(logits: Array, other: Array) -> Array:
+def categorical_kl(logits: Array, other: Array) -> Array:
     result = np.zeros(logits.shape[:2])
     for place in np.ndindex(*logits.shape[:2]):
         p = [math.exp(x) for x in logits[place]]
@@ -35,7 +35,7 @@ def divergence(logits: Array, other: Array) -> Array:
     return result
 
 
-def discounted_so_far(reward: Array, gamma: float) -> Array:
+def running_discounted_sum(reward: Array, gamma: float) -> Array:
     result = np.zeros(reward.shape)
     for b in range(reward.shape[1]):
         total = 0.0

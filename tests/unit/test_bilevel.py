@@ -22,17 +22,18 @@ from leco.algo.losses import entropy, log_prob, reconstruction_loss
 from leco.algo.optim import AdamState
 from leco.algo.quantize import quantize
 from leco.algo.vtrace import vtrace
-from leco.learning.state import Batch, Networks, Settings, TrainingState, init
+from leco.config.training import TrainingConfig
+from leco.learning.state import Batch, Networks, TrainingState, init
 from leco.learning.update import update
 from leco.methods.table import find_method
 from leco.models import lstm
 from leco.models.intrinsic import HashModule
-from leco.models.vq import Bits
+from leco.models.vq import LSHBottleneck
 
 if TYPE_CHECKING:
     from leco.models.intrinsic import Intrinsic
 
-SETTINGS = Settings(alpha=0.7, entropy=0.05, policy_learning_rate=0.01)
+SETTINGS = TrainingConfig(alpha=0.7, entropy=0.05, policy_learning_rate=0.01)
 
 
 def plain_unroll(
@@ -73,12 +74,12 @@ def reference(
     reward = batch.reward_TB + 0.7 * (r_ta if method == "leco-naive" else 0.5 * r_ep + 0.5 * r_ta)
     trace = partial(vtrace, log_rho_TB=log_rho, discount_TB=discount, decay=0.8 if small else 1.0)
     if small:
-        assert batch.cut_TB is not None
-        reward = torch.where(batch.cut_TB, value[:-1].detach(), 3 * reward)
+        assert batch.truncated_TB is not None
+        reward = torch.where(batch.truncated_TB, value[:-1].detach(), 3 * reward)
     learned = trace(reward_TB=reward, value_TB=value[:-1], bootstrap_B=value[-1])
     own_reward = batch.reward_TB
-    if batch.cut_TB is not None:
-        own_reward = torch.where(batch.cut_TB, value_e[:-1].detach(), 3 * batch.reward_TB)
+    if batch.truncated_TB is not None:
+        own_reward = torch.where(batch.truncated_TB, value_e[:-1].detach(), 3 * batch.reward_TB)
     own = trace(reward_TB=own_reward, value_TB=value_e[:-1], bootstrap_B=value_e[-1])
 
     inner = -(learned.rho_TB * log_pi * learned.advantage_TB).mean()
@@ -108,7 +109,7 @@ def look(net: Intrinsic, batch: Batch, told: Tensor | None) -> tuple[Tensor, Ten
     assert isinstance(net, HashModule)
     observation = batch.observation_TBO.flatten(0, 1)
     z = net.train().encode(observation)
-    if isinstance(net.bottleneck, Bits):
+    if isinstance(net.bottleneck, LSHBottleneck):
         b = torch.sigmoid(net.bottleneck.narrow(z.flatten(1)))
         unique = distinct(observation)
         noise = torch.rand(len(unique.observation_UO), 256, dtype=b.dtype, generator=torch.Generator().manual_seed(0))
@@ -165,10 +166,10 @@ def test_update_equals_double_backpropagation(
     adam = remembered(state)
     settings = dataclasses.replace(SETTINGS, inner_loss=inner_loss, max_gradient_norm=max_norm)
     if small:  # what small budgets need: decay, scale, and episodes that go on after a cut
-        settings = dataclasses.replace(settings, trace_decay=0.8, reward_scale=3.0, go_on_after_cuts=True)
-        batch = batch._replace(cut_TB=batch.start_TB[1:].clone())
-        assert batch.cut_TB is not None
-        batch.cut_TB[:, 0] = False
+        settings = dataclasses.replace(settings, vtrace_lambda=0.8, reward_scale=3.0, bootstrap_on_truncation=True)
+        batch = batch._replace(truncated_TB=batch.start_TB[1:].clone())
+        assert batch.truncated_TB is not None
+        batch.truncated_TB[:, 0] = False
     after, _ = update(nets, state._replace(policy_adam=adam), batch, find_method(name), settings)
 
     monkeypatch.setattr(lstm, "unroll", plain_unroll)
@@ -194,7 +195,7 @@ def test_until_the_task_rewards_the_policy_is_not_asked_and_the_gradients_are_th
     monkeypatch.setattr(leco.learning.update, "modulator_loss", lambda *given, **_: judged.append(given))
     settings = dataclasses.replace(SETTINGS, inner_loss=inner_loss, max_gradient_norm=None)
     after, stats = update(nets, state._replace(policy_adam=adam), batch, find_method("leco"), settings)
-    assert (judged, stats["value_e_loss"]) == ([], 0.0)
+    assert (judged, stats["extrinsic_value_loss"]) == ([], 0.0)
 
     monkeypatch.setattr(lstm, "unroll", plain_unroll)
     expected = reference(nets, batch, adam, "leco", whole=inner_loss == "whole", max_norm=None, small=False)
@@ -213,7 +214,7 @@ REUSE = dataclasses.replace(
     clip_range=0.2,
     normalize_advantages=True,
     max_gradient_norm=0.05,
-    trace_decay=0.9,
+    vtrace_lambda=0.9,
     episodic_bonus="first-visit",
     center_bonus=True,
     penalty_on_revisits=True,

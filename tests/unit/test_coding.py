@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from leco.algo.hashes import dsc_code, exact_code, objects_code
-from leco.config.training import HashSize
+from leco.config.training import HashConfig
 from leco.methods.table import METHODS, find_method
 from leco.models.build import build
-from leco.models.hash_function import Coder, make_coder
+from leco.models.hash_function import HashFunction, make_coder
 from leco.models.intrinsic import HashModule
 
 if TYPE_CHECKING:
@@ -78,9 +78,9 @@ def test_a_method_with_another_hash_has_the_codes_of_that_hash() -> None:
     """LECO's modulator has networks of its own then, which no code depends on."""
     torch.manual_seed(1)
     method = find_method("leco", "dsc")
-    coder = make_coder(method, SHAPE, build(method, SHAPE, 7).intrinsic, HashSize(kind="dsc", size=(2, 2), codes=4))
+    coder = make_coder(method, SHAPE, build(method, SHAPE, 7).intrinsic, HashConfig(kind="dsc", size=(2, 2), codes=4))
     assert coder is not None
-    expected = make_coder(find_method("dsc"), SHAPE, None, HashSize(size=(2, 2), codes=4))
+    expected = make_coder(find_method("dsc"), SHAPE, None, HashConfig(size=(2, 2), codes=4))
     assert expected is not None
     assert coder.codes(observations(20, 9)).tolist() == expected.codes(observations(20, 9)).tolist()
 
@@ -88,18 +88,18 @@ def test_a_method_with_another_hash_has_the_codes_of_that_hash() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "size", "width", "below"),
     [
-        ("vq-only", SHAPE, HashSize(size=(2, 4), codes=16), 8, 16),
-        ("vq-only", SHAPE, HashSize(size=(4, 4)), 16, 8),
-        ("vq-only", (72, 96, 3), HashSize(size=(4, 6), codes=36), 24, 36),
-        ("vq-only", (72, 96, 3), HashSize(), 6, 24),
-        ("ae-lsh", SHAPE, HashSize(bits=9), 2, 256),
-        ("ae-lsh", (72, 96, 3), HashSize(bits=82), 11, 256),
-        ("dsc", SHAPE, HashSize(size=(2, 2), codes=4), 12, 4),
-        ("dsc", (72, 96, 3), HashSize(codes=8), 18, 8),
+        ("vq-only", SHAPE, HashConfig(size=(2, 4), codes=16), 8, 16),
+        ("vq-only", SHAPE, HashConfig(size=(4, 4)), 16, 8),
+        ("vq-only", (72, 96, 3), HashConfig(size=(4, 6), codes=36), 24, 36),
+        ("vq-only", (72, 96, 3), HashConfig(), 6, 24),
+        ("ae-lsh", SHAPE, HashConfig(bits=9), 2, 256),
+        ("ae-lsh", (72, 96, 3), HashConfig(bits=82), 11, 256),
+        ("dsc", SHAPE, HashConfig(size=(2, 2), codes=4), 12, 4),
+        ("dsc", (72, 96, 3), HashConfig(codes=8), 18, 8),
     ],
 )
 def test_codes_have_the_size_that_is_asked_for(
-    name: str, shape: tuple[int, ...], size: HashSize, width: int, below: int
+    name: str, shape: tuple[int, ...], size: HashConfig, width: int, below: int
 ) -> None:
     torch.manual_seed(1)
     method = find_method(name)
@@ -117,7 +117,7 @@ def test_codes_have_the_size_that_is_asked_for(
 
 def test_a_learned_hash_of_pixels_has_two_sizes() -> None:
     with pytest.raises(ValueError, match=r"hash.size is \[3, 3\], expected \[2, 3\] or \[4, 6\] for pixels"):
-        build(find_method("leco"), (72, 96, 3), 7, HashSize(size=(3, 3)))
+        build(find_method("leco"), (72, 96, 3), 7, HashConfig(size=(3, 3)))
 
 
 def test_each_distinct_observation_is_hashed_once() -> None:
@@ -128,7 +128,7 @@ def test_each_distinct_observation_is_hashed_once() -> None:
         return observation_UO.flatten(1)[:, :4]
 
     observation_NO = observations(500, 16)
-    codes = Coder(4, hash_).codes(observation_NO)
+    codes = HashFunction(4, hash_).codes(observation_NO)
     assert hashed == [16]
     assert codes.tolist() == observation_NO.reshape(500, -1)[:, :4].tolist()
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leco.config.experiment import Actors, ConfigError, Experiment, Learning, Network, method_of
+from leco.config.experiment import ActorConfig, ConfigError, Experiment, LearnerConfig, Network, method_of
 from leco.config.presets import PRESETS
 from leco.config.toml import parse, to_toml
-from leco.config.training import HashSize, Settings, at_frame
+from leco.config.training import HashConfig, TrainingConfig, at_frame
 from leco.envs.registry import TASKS
 from leco.methods.table import METHODS, Hash, find_method
 
@@ -42,24 +42,24 @@ def experiments(draw: st.DrawFn) -> Experiment:
         method=method,
         seed=draw(st.integers(0, 2**63)),
         frames=draw(counts),
-        actors=Actors(environments=batch * turn, unroll=length * draw(st.integers(1, 9))),
-        learner=Learning(
+        actors=ActorConfig(environments=batch * turn, unroll=length * draw(st.integers(1, 9))),
+        learner=LearnerConfig(
             batch=batch,
             queue=batch + draw(st.integers(0, 100)),
-            max_lag=draw(st.integers(0, 10**6)),
+            max_policy_lag=draw(st.integers(0, 10**6)),
             publish_every=1,
             checkpoint_every=turn * draw(st.integers(1, 1000)),
             keep=draw(counts),
-            record_every=draw(counts),
+            log_every=draw(counts),
             deterministic=draw(st.booleans()),
         ),
-        training=Settings(
+        training=TrainingConfig(
             gamma=draw(shares),
             alpha=draw(amounts),
             lambda_=draw(shares),
-            trace_decay=draw(shares),
+            vtrace_lambda=draw(shares),
             reward_scale=draw(rates),
-            go_on_after_cuts=draw(st.booleans()),
+            bootstrap_on_truncation=draw(st.booleans()),
             entropy=draw(amounts),
             entropy_end=draw(st.none() | rates),
             entropy_anneal=(draw(st.floats(0, 1e6)), draw(st.floats(1e6, 1e9))),
@@ -87,7 +87,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
             earned_trust=draw(st.booleans()),
         ),
         network=Network(width=draw(counts)),
-        hash=HashSize(
+        hash=HashConfig(
             kind=kind,
             size=draw(st.none() | st.sampled_from([(2, 3), (4, 6)])) if sized else None,
             codes=draw(st.none() | st.integers(2, 256)) if sized else None,
@@ -105,7 +105,7 @@ def test_what_is_written_is_read_back(experiment: Experiment) -> None:
 def test_every_value_is_written_also_those_that_are_defaults() -> None:
     text = to_toml(parse(TASK))
     off = []
-    for section in (Actors, Learning, Network, Settings, HashSize):
+    for section in (ActorConfig, LearnerConfig, Network, TrainingConfig, HashConfig):
         for field in dataclasses.fields(section):
             if field.default is None:
                 off.append(field.name)
@@ -180,7 +180,7 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("learner.publish_every", 0, "expected more than 0"),
         ("learner.checkpoint_every", 0, "expected more than 0"),
         ("learner.keep", 0, "expected more than 0"),
-        ("learner.record_every", 0, "expected more than 0"),
+        ("learner.log_every", 0, "expected more than 0"),
         ("training.policy_learning_rate", 0, "expected more than 0"),
         ("training.intrinsic_learning_rate", -1e-9, "expected more than 0"),
         ("training.eps", 0, "expected more than 0"),
@@ -209,14 +209,14 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("training.gamma", -0.001, "expected 0 to 1"),
         ("training.lambda", 1.001, "expected 0 to 1"),
         ("training.lambda", -0.001, "expected 0 to 1"),
-        ("training.trace_decay", 1.001, "expected 0 to 1"),
-        ("training.trace_decay", -0.001, "expected 0 to 1"),
+        ("training.vtrace_lambda", 1.001, "expected 0 to 1"),
+        ("training.vtrace_lambda", -0.001, "expected 0 to 1"),
         ("training.policy_betas", [1.0, 0.5], "expected two numbers from 0 to below 1"),
         ("training.intrinsic_betas", [1.0, 0.5], "expected two numbers from 0 to below 1"),
         ("training.policy_betas", [0.5, 1.0], "expected two numbers from 0 to below 1"),
         ("training.intrinsic_betas", [-0.1, 0.5], "expected two numbers from 0 to below 1"),
         ("seed", -1, "expected 0 or more"),
-        ("learner.max_lag", -1, "expected 0 or more"),
+        ("learner.max_policy_lag", -1, "expected 0 or more"),
         ("training.alpha", -0.1, "expected 0 or more"),
         ("training.entropy", -0.1, "expected 0 or more"),
         ("training.max_gradient_norm", 0, "expected more than 0; leave it out for no limit"),
@@ -226,7 +226,7 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("training.novelty_learning_rate", 0, "expected more than 0"),
         ("training.modulator_learning_rate", 0, "expected more than 0; leave it out for the intrinsic module's"),
         ("training.adversary", -0.1, "expected 0 or more"),
-        ("training.inter_episode", 1.1, "expected 0 to 1"),
+        ("training.run_count_weight", 1.1, "expected 0 to 1"),
         ("training.reward_shaping", "hard", "expected one of 'none', 'soft-asymmetric'"),
         ("training.episodic_bonus", "second", "expected one of 'inverse-sqrt', 'first-visit'"),
         ("hash.kind", "md5", "hash.kind is 'md5', expected one of 'vq', 'ae-lsh', 'dsc', 'exact', 'objects'"),
@@ -285,10 +285,10 @@ def test_a_value_out_of_range_or_of_another_kind_is_refused_with_its_key(key: st
         ("training.alpha", 0),
         ("training.entropy", 0),
         ("seed", 0),
-        ("learner.max_lag", 0),
+        ("learner.max_policy_lag", 0),
         ("learner.queue", 16),
         ("training.decoded", 1),
-        ("training.inter_episode", 1),
+        ("training.run_count_weight", 1),
         ("training.epochs", 1),
         ("training.minibatches", 1),
         ("training.sequence_length", 1),
@@ -335,8 +335,8 @@ def test_rewards_are_shaped_by_default_only_in_dmlab() -> None:
 
 
 def test_what_does_not_fit_the_method_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"inter_episode is 0.5, expected 0 for method noveld: only methods that"):
-        parse("", {"task": "Empty-5x5", "method": "noveld", "training.inter_episode": 0.5})
+    with pytest.raises(ConfigError, match=r"run_count_weight is 0.5, expected 0 for method noveld: only methods that"):
+        parse("", {"task": "Empty-5x5", "method": "noveld", "training.run_count_weight": 0.5})
     with pytest.raises(
         ConfigError, match=r"hash.size is \[3, 3\], expected \[2, 3\] or \[4, 6\] for a learned hash of pixels"
     ):
@@ -361,7 +361,7 @@ def test_a_method_without_a_hash_is_asked_for_none(method: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(TASK, {"method": method, "hash.kind": "exact"})
     with pytest.raises(ConfigError, match=message):
-        method_of(Experiment(task="Empty-5x5", method=method, hash=HashSize(kind="exact")))
+        method_of(Experiment(task="Empty-5x5", method=method, hash=HashConfig(kind="exact")))
     assert method_of(parse(TASK, {"method": method})) == METHODS[method]
 
 
@@ -478,11 +478,11 @@ def test_the_paper_is_the_defaults_and_nothing_else() -> None:
         for method in ("leco", "agac"):
             asked = {"task": task, "method": method}
             assert parse("", {**asked, "preset": "paper"}) == parse("", asked)
-    defaults = Settings()
+    defaults = TrainingConfig()
     assert (defaults.epochs, defaults.minibatches, defaults.sequence_length, defaults.clip_range) == (1, 1, None, None)
     assert (defaults.normalize_advantages, defaults.episodic_bonus) == (False, "inverse-sqrt")
     assert (defaults.center_bonus, defaults.penalty_on_revisits, defaults.earned_trust) == (False, False, False)
-    assert (Network().width, HashSize()) == (256, HashSize(kind=None, size=None, codes=None, bits=None))
+    assert (Network().width, HashConfig()) == (256, HashConfig(kind=None, size=None, codes=None, bits=None))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -505,11 +505,11 @@ def test_the_laptops_methods_differ_in_what_they_say_themselves_and_in_nothing_e
             other.training, alpha=leco.training.alpha, novelty_learning_rate=leco.training.novelty_learning_rate
         )
         assert dataclasses.replace(other, method="leco", training=training, hash=leco.hash) == leco
-        assert other.hash == HashSize(kind="exact" if method == "leco" else None)
+        assert other.hash == HashConfig(kind="exact" if method == "leco" else None)
 
 
 def test_on_a_laptop_leco_counts_whole_observations_unless_it_is_told_otherwise() -> None:
-    assert parse(TASK, {"preset": "laptop"}).hash == HashSize(kind="exact")
+    assert parse(TASK, {"preset": "laptop"}).hash == HashConfig(kind="exact")
     assert method_of(parse(TASK, {"preset": "laptop"})).hash is Hash.EXACT
     for kind in ("vq", "ae-lsh", "dsc", "objects"):
         assert method_of(parse(TASK, {"preset": "laptop", "hash.kind": kind})).hash is Hash(kind)
@@ -541,8 +541,8 @@ def test_the_laptop_learns_from_pixels_in_a_single_pass(task: str) -> None:
         False,
         False,
     )
-    assert (experiment.network, experiment.hash) == (Network(), HashSize())
-    assert (experiment.actors, experiment.learner) == (Actors(), Learning())
+    assert (experiment.network, experiment.hash) == (Network(), HashConfig())
+    assert (experiment.actors, experiment.learner) == (ActorConfig(), LearnerConfig())
     assert training != parse("", {"task": task}).training
     assert training.reward_scale == 20
 
@@ -552,7 +552,7 @@ def test_entropy_is_annealed_by_the_frames_of_a_run() -> None:
     found = [at_frame(settings, frames).entropy for frames in (0, 1000, 2000, 3000, 10**9)]
     assert found == pytest.approx([0.02, 0.02, 0.0125, 0.005, 0.005])
     for frames in (0, 10**9):
-        assert at_frame(Settings(), frames) == Settings(), "the paper's does not change"
+        assert at_frame(TrainingConfig(), frames) == TrainingConfig(), "the paper's does not change"
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,8 @@ def test_a_file_is_an_experiment_of_its_own_task_with_the_papers_numbers(file: P
     # What is the same for all tasks.
     assert (training.alpha, training.lambda_, training.eps) == (0.01, 0.5, 1e-6)
     assert training.policy_betas == training.intrinsic_betas == (0.9, 0.999)
-    assert (training.trace_decay, training.reward_scale, training.max_gradient_norm) == (1, 1, None)
-    assert (training.go_on_after_cuts, training.inner_loss, training.decoded) == (False, "policy-gradient", None)
+    assert (training.vtrace_lambda, training.reward_scale, training.max_gradient_norm) == (1, 1, None)
+    assert (training.bootstrap_on_truncation, training.inner_loss, training.decoded) == (False, "policy-gradient", None)
     assert (training.epochs, training.minibatches, training.sequence_length, training.clip_range) == (1, 1, None, None)
     assert (training.normalize_advantages, training.episodic_bonus, training.center_bonus) == (
         False,

@@ -34,7 +34,7 @@ from leco.evaluation.video import FRAMES_PER_SECOND, LAST_FRAMES, film
 from leco.learning.state import init
 from leco.methods.table import find_method
 from leco.models.build import build
-from leco.models.fused_step import stepper
+from leco.models.fused_step import make_step_fn
 from leco.models.policy import MiniGridPolicy
 from leco.report.statistics import wilson
 
@@ -92,10 +92,10 @@ def naive(bias_policy: MiniGridPolicy, episodes: int, seed: int) -> list[tuple[f
             core = output.state
             steps = env.step(output.logits_TBA[0].argmax(1).numpy())
             return_E += steps.reward_E
-            for e in np.flatnonzero(steps.ended_E):
+            for e in np.flatnonzero(steps.done_E):
                 found.setdefault(int(e), (float(return_E[e]), t + 1, bool(steps.success_E[e])))
                 return_E[e] = 0
-            observation_EO, start_E = steps.observation_EO, steps.ended_E
+            observation_EO, start_E = steps.observation_EO, steps.done_E
     return [found[e] for e in range(episodes)]
 
 
@@ -190,13 +190,13 @@ class Scripted:
         assert action_E.shape == (self.environments,)
         self._time += 1
         now = list(enumerate(self.played))
-        ended_E = np.array([self._time[e] >= self._length(e, k) for e, k in now])
+        done_E = np.array([self._time[e] >= self._length(e, k) for e, k in now])
         reward_E = np.array([100 * e + k for e, k in now], np.float32)
-        self.dropped_E = ended_E & [self._drops(e, k) for e, k in now]
-        self._time[ended_E] = 0
-        self.played[ended_E] += 1
+        self.dropped_E = done_E & [self._drops(e, k) for e, k in now]
+        self._time[done_E] = 0
+        self.played[done_E] += 1
         observation_EO = self.reset()
-        return Steps(observation_EO, reward_E, ended_E, ended_E & ~self.dropped_E, observation_EO[ended_E])
+        return Steps(observation_EO, reward_E, done_E, done_E & ~self.dropped_E, observation_EO[done_E])
 
     def close(self) -> None:
         self.closed = True
@@ -261,7 +261,7 @@ def test_a_new_episode_knows_nothing_of_the_one_before(monkeypatch: pytest.Monke
     seen: list[tuple[np.ndarray, ...]] = []
 
     def noting_stepper(of: Any) -> Any:
-        step = stepper(of)
+        step = make_step_fn(of)
 
         def noting(core: Any, *inputs: Any) -> Any:
             seen.append(tuple(each.numpy().copy() for each in inputs[1:]))

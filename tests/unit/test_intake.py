@@ -19,7 +19,7 @@ from leco.rpc.interceptor import Refusal
 from leco.types import EpisodeSummary, Trajectory
 from services.learner import trajectory_queue as module
 from services.learner.metrics import LearnerMetrics
-from services.learner.trajectory_queue import Intake, Stream
+from services.learner.trajectory_queue import Stream, TrajectoryQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -52,8 +52,8 @@ class Case:
     def __init__(self, **changes: Any) -> None:
         self.registry = CollectorRegistry()
         self.told: list[tuple[int, Sequence[EpisodeSummary]]] = []
-        settings: dict[str, Any] = {"capacity": 8, "window": 4, "max_lag": 2, "needs_counts": True} | changes
-        self.intake = Intake(
+        settings: dict[str, Any] = {"capacity": 8, "window": 4, "max_policy_lag": 2, "needs_counts": True} | changes
+        self.intake = TrajectoryQueue(
             **settings,
             metrics=LearnerMetrics(self.registry),
             on_episodes=lambda version, episodes: self.told.append((version, episodes)),
@@ -320,7 +320,7 @@ async def test_a_second_stream_takes_over() -> None:
 
 @on_a_loop
 async def test_what_is_too_old_when_it_arrives_is_dropped() -> None:
-    case = Case(max_lag=2)
+    case = Case(max_policy_lag=2)
     case.intake.published(10)
     stream = case.intake.open(name(1))
     await stream.news()
@@ -345,7 +345,7 @@ async def test_an_episode_whose_simulator_failed_is_in_no_statistic() -> None:
 
 @on_a_loop
 async def test_what_became_too_old_while_it_waited_is_dropped() -> None:
-    case = Case(capacity=3, max_lag=2)
+    case = Case(capacity=3, max_policy_lag=2)
     case.intake.published(4)
     stream = case.intake.open(name(1))
     for number, version in ((1, 2), (2, 4), (3, 3)):
@@ -438,7 +438,7 @@ def test_a_take_without_a_loop_and_after_its_end_is_no_error() -> None:
     [
         ({"capacity": 0}, "capacity is 0, expected at least 1"),
         ({"window": 0}, "window is 0, expected at least 1"),
-        ({"max_lag": -1}, "max_lag is -1, expected at least 0"),
+        ({"max_policy_lag": -1}, "max_policy_lag is -1, expected at least 0"),
     ],
 )
 def test_limits_that_make_no_sense_are_refused(changes: dict[str, int], text: str) -> None:
@@ -464,7 +464,7 @@ def test_whatever_happens_no_place_is_given_twice_and_none_is_lost(seed: int) ->
 
     async def test() -> None:
         capacity, window = 10, 4
-        case = Case(capacity=capacity, window=window, max_lag=3)
+        case = Case(capacity=capacity, window=window, max_policy_lag=3)
         intake, version = case.intake, 1
         streams: dict[int, Stream] = {}
         arrived: dict[int, list[int]] = {actor: [] for actor in range(6)}

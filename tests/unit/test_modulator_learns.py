@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from leco.learning.state import Batch, Networks, Settings, TrainingState, init
+from leco.config.training import TrainingConfig
+from leco.learning.state import Batch, Networks, TrainingState, init
 from leco.learning.update import update
 from leco.methods.table import find_method
 from leco.models.intrinsic import minigrid_intrinsic
@@ -19,7 +20,7 @@ from leco.models.policy import MiniGridPolicy
 
 T, B, A = 8, 16, 3
 REWARD = 0.3
-SETTINGS = Settings(
+SETTINGS = TrainingConfig(
     gamma=0.5, alpha=1.0, lambda_=0.5, entropy=0.01, policy_learning_rate=1e-3, intrinsic_learning_rate=1e-3
 )
 

@@ -11,7 +11,7 @@ from leco.models.exploration import Dynamics, Rnd
 from leco.models.hash_function import make_coder
 from leco.models.intrinsic import FeatureModule, HashModule
 from leco.models.policy import DmlabPolicy, MiniGridPolicy
-from leco.models.vq import Bits, Codebook
+from leco.models.vq import LSHBottleneck, VectorQuantizer
 
 SHAPE, PIXELS, A = (7, 7, 3), (72, 96, 3), 5
 KINDS = (None, "vq", "ae-lsh", "dsc", "exact", "objects")
@@ -29,7 +29,7 @@ def test_every_method_has_networks_for_every_hash(name: str, kind: str | None) -
     net = nets.intrinsic
     if method.hash in (Hash.VQ, Hash.AE_LSH):
         assert isinstance(net, HashModule)
-        assert isinstance(net.bottleneck, Codebook if method.hash is Hash.VQ else Bits)
+        assert isinstance(net.bottleneck, VectorQuantizer if method.hash is Hash.VQ else LSHBottleneck)
     elif method.modulation is not Modulation.NONE:
         assert isinstance(net, FeatureModule)
     else:

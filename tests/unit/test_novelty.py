@@ -11,10 +11,11 @@ from torch.nn.functional import cross_entropy
 from training_case import A, B, T, make_batch, networks
 
 from leco.algo.dedup import distinct
+from leco.config.training import TrainingConfig
 from leco.learning.policy_pass import unroll_policy
-from leco.learning.state import Settings, init
+from leco.learning.state import init
 from leco.learning.update import update
-from leco.methods.novelty import Novel, judge
+from leco.methods.novelty import NoveltyOutput, compute_novelty
 from leco.methods.table import find_method
 from leco.models.exploration import Dynamics, Rnd
 from leco.models.policy import Policy
@@ -36,18 +37,18 @@ def judged(
     parameters: Params | None = None,
     running: Params | None = None,
     **settings: Any,
-) -> Novel:
+) -> NoveltyOutput:
     state = init(nets)
     unique = distinct(batch.observation_TBO.flatten(0, 1))
     acted = unroll_policy(nets.policy, state.policy, batch, unique, len(batch.action_TB))
     tensors = {**(parameters or state.novelty), **(running if running is not None else state.novelty_running)}
-    return judge(
+    return compute_novelty(
         nets.novelty,
         tensors,
         batch,
         unique=unique,
         method=find_method(name),
-        settings=Settings(**settings),
+        settings=TrainingConfig(**settings),
         logits_TBA=acted.logits_TBA,
     )
 
@@ -133,7 +134,7 @@ def test_rnds_error_falls_on_repeated_states_and_stays_on_others() -> None:
     nets, batch, others = networks("rnd"), make_batch(), make_batch(seed=9)
     state, errors = init(nets), []
     for _ in range(60):
-        state, stats = update(nets, state, batch, find_method("rnd"), Settings(novelty_learning_rate=1e-3))
+        state, stats = update(nets, state, batch, find_method("rnd"), TrainingConfig(novelty_learning_rate=1e-3))
         errors.append(stats["rnd_error"])
     assert errors[-1] < 0.5 * errors[5]
     strange = judged("rnd", nets, others, state.novelty, {k: v.clone() for k, v in state.novelty_running.items()})
@@ -209,7 +210,7 @@ def trained(name: str, batch: Batch, updates: int, **settings: Any) -> tuple[Tra
     nets = networks(name)
     state, kept = init(nets), []
     for _ in range(updates):
-        state, stats = update(nets, state, batch, find_method(name), Settings(**settings))
+        state, stats = update(nets, state, batch, find_method(name), TrainingConfig(**settings))
         kept.append(stats)
     return state, kept
 
@@ -221,7 +222,7 @@ def test_agacs_adversary_approaches_the_policy() -> None:
         nets.policy.policy_head.bias.copy_(torch.linspace(-1, 1, A))
     state, apart = init(nets), []
     for _ in range(40):
-        state, stats = update(nets, state, make_batch(), find_method("agac"), Settings(**still))
+        state, stats = update(nets, state, make_batch(), find_method("agac"), TrainingConfig(**still))
         apart.append(stats["adversary_kl"])
     assert apart[0] > 0.1
     assert apart[-1] < 0.1 * apart[0]
@@ -245,19 +246,21 @@ def test_agac_rewards_first_visits_and_what_the_adversary_does_not_foresee() -> 
         nets.novelty, state.novelty, forgotten, unique, len(batch.action_TB)
     ).logits_TBA.log_softmax(-1)
     taken = batch.action_TB.unsqueeze(-1)
-    assert novel.unforeseen_TB is not None
-    assert novel.apart_TB is not None
-    torch.testing.assert_close(novel.unforeseen_TB, (log_pi - log_adv).gather(-1, taken).squeeze(-1))
-    torch.testing.assert_close(novel.apart_TB, (log_pi.exp() * (log_pi - log_adv)).sum(-1))
-    assert not novel.unforeseen_TB.requires_grad
-    assert not novel.apart_TB.requires_grad
+    assert novel.adversary_log_ratio_TB is not None
+    assert novel.adversary_kl_TB is not None
+    torch.testing.assert_close(novel.adversary_log_ratio_TB, (log_pi - log_adv).gather(-1, taken).squeeze(-1))
+    torch.testing.assert_close(novel.adversary_kl_TB, (log_pi.exp() * (log_pi - log_adv)).sum(-1))
+    assert not novel.adversary_log_ratio_TB.requires_grad
+    assert not novel.adversary_kl_TB.requires_grad
 
 
 def test_agacs_opposition_reaches_advantages_and_values_and_ends_with_the_run() -> None:
     nets, batch, method = networks("agac"), make_batch(), find_method("agac")
 
     def policy(progress: float, **settings: Any) -> Mapping[str, Tensor]:
-        return update(nets, init(nets), batch, method, Settings(**settings), progress=progress)[0].policy_adam.mean
+        return update(nets, init(nets), batch, method, TrainingConfig(**settings), progress=progress)[
+            0
+        ].policy_adam.mean
 
     without, at_first, half, at_last = policy(0.0, adversary=0.0), policy(0.0), policy(0.5), policy(1.0)
     for head in ("policy_head.weight", "value_head.weight"):
@@ -271,7 +274,7 @@ def test_episodic_methods_know_nothing_of_all_this() -> None:
     for name in ("no-int", "dsc", "vq-only", "leco"):
         assert networks(name).novelty is None
         batch = make_batch()._replace(terminal_observation_FO=None)
-        update(networks(name), init(networks(name)), batch, find_method(name), Settings())
+        update(networks(name), init(networks(name)), batch, find_method(name), TrainingConfig())
 
 
 @pytest.mark.parametrize("name", ["noveld", "rnd", "ride"])
@@ -296,20 +299,20 @@ def test_run_wide_counts_are_mixed_in_where_the_setting_says_so() -> None:
     assert batch.count_TB is not None
     run_wide = batch._replace(run_count_TB=100 * batch.count_TB)
     alone = judged("vq-only", nets, run_wide).r_ep_TB
-    torch.testing.assert_close(judged("vq-only", nets, run_wide, inter_episode=0.5).r_ep_TB, alone * 0.55)
+    torch.testing.assert_close(judged("vq-only", nets, run_wide, run_count_weight=0.5).r_ep_TB, alone * 0.55)
     with pytest.raises(ValueError, match="this batch has no run-wide counts"):
-        judged("vq-only", nets, batch, inter_episode=0.5)
+        judged("vq-only", nets, batch, run_count_weight=0.5)
 
 
 def test_an_adaptive_lambda_is_what_the_step_uses() -> None:
     nets, batch, method = networks(), make_batch(), find_method("leco")
-    adaptive, stats = update(nets, init(nets), batch, method, Settings(adaptive_lambda=True))
+    adaptive, stats = update(nets, init(nets), batch, method, TrainingConfig(adaptive_lambda=True))
     assert 0 < stats["lambda"] < 0.5
     assert stats["lambda"] == pytest.approx(0.5 * stats["r_ep"] / (0.5 + 0.5 * stats["r_ep"]))
-    fixed, _ = update(nets, init(nets), batch, method, Settings(lambda_=stats["lambda"]))
+    fixed, _ = update(nets, init(nets), batch, method, TrainingConfig(lambda_=stats["lambda"]))
     for key, value in fixed.policy.items():
         torch.testing.assert_close(adaptive.policy[key], value, rtol=1e-6, atol=1e-9)
-    plain, plain_stats = update(nets, init(nets), batch, method, Settings())
+    plain, plain_stats = update(nets, init(nets), batch, method, TrainingConfig())
     assert "lambda" not in plain_stats
     assert not torch.equal(plain.policy["policy_head.weight"], adaptive.policy["policy_head.weight"])
 
@@ -318,10 +321,10 @@ def test_shaped_rewards_teach_and_raw_ones_are_reported() -> None:
     nets, method = networks("no-int"), find_method("no-int")
     batch = make_batch()
     batch = batch._replace(reward_TB=10 * (batch.reward_TB - 0.5), previous_reward_B=batch.previous_reward_B * 0)
-    shaped, stats = update(nets, init(nets), batch, method, Settings(reward_shaping="soft-asymmetric"))
+    shaped, stats = update(nets, init(nets), batch, method, TrainingConfig(reward_shaping="soft-asymmetric"))
     by_hand = 5 * torch.tanh(batch.reward_TB / 5)
     by_hand = torch.where(batch.reward_TB < 0, 0.3 * by_hand, by_hand)
-    expected, _ = update(nets, init(nets), batch._replace(reward_TB=by_hand), method, Settings())
+    expected, _ = update(nets, init(nets), batch._replace(reward_TB=by_hand), method, TrainingConfig())
     assert stats["r_e"] == pytest.approx(batch.reward_TB.mean().item())
     for key, value in expected.policy.items():
         torch.testing.assert_close(shaped.policy[key], value, rtol=0, atol=0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from leco.checkpoint.snapshot import acting_snapshot, load_acting
+from leco.checkpoint.snapshot import load_snapshot, make_snapshot
 from leco.config.experiment import Experiment, method_of
 from leco.config.toml import parse
 from leco.envs.registry import TASKS
@@ -81,6 +81,6 @@ def take_a_step(experiment: Experiment) -> None:
     after, stats = update(networks, state, data, row, experiment.training)
     assert all(np.isfinite(value) for value in stats.values())
     assert any(not torch.equal(after.policy[name], state.policy[name]) for name in state.policy)
-    load_acting(acting_snapshot(after, 1), networks)  # an actor of this run could play with it
+    load_snapshot(make_snapshot(after, 1), networks)  # an actor of this run could play with it
     if coder is not None:
         assert coder.codes(data.observation_TBO.flatten(0, 1).numpy()).shape == ((T + 1) * B, coder.width)

@@ -9,8 +9,9 @@ import pytest
 import torch
 from training_case import make_batch, networks
 
-from leco.checkpoint.snapshot import SnapshotError, acting_params, acting_snapshot, acting_state, load_acting
-from leco.learning.state import Settings, init
+from leco.checkpoint.snapshot import SnapshotError, acting_params, acting_state, load_snapshot, make_snapshot
+from leco.config.training import TrainingConfig
+from leco.learning.state import init
 from leco.learning.update import update
 from leco.methods.table import METHODS, find_method
 from leco.models.build import build
@@ -34,11 +35,11 @@ ROWS = [(name, None) for name in METHODS] + [
 def test_an_actor_gets_the_policy_and_the_hash_and_nothing_else(name: str, kind: str | None) -> None:
     """With what it gets it acts and hashes as the learner would."""
     nets, fresh, method = networks(name, kind), networks(name, kind), find_method(name, kind)
-    state, _ = update(nets, init(nets), make_batch(), method, Settings())
-    sent = acting_snapshot(state, 4)
+    state, _ = update(nets, init(nets), make_batch(), method, TrainingConfig())
+    sent = make_snapshot(state, 4)
     assert sent.version == 4
     assert sent.tensors["updates"] == 1
-    policy, hash_ = load_acting(sent, fresh)
+    policy, hash_ = load_snapshot(sent, fresh)
     assert all(torch.equal(policy[key], value) for key, value in state.policy.items())
     assert policy.keys() == state.policy.keys()
     whole = {**state.intrinsic, **state.running}
@@ -73,32 +74,32 @@ def test_an_actor_of_a_run_without_a_learned_hash_gets_the_policy_alone() -> Non
     state = init(nets)
     assert any(name.startswith("features.") for name in state.intrinsic)
     assert any(name.startswith("features.") for name in state.running)
-    sent = acting_snapshot(state, 1)
+    sent = make_snapshot(state, 1)
     assert sent.tensors.keys() == {f"policy/{name}" for name in state.policy} | {"updates"}
     plays = acting_state(acting_params(state), networks("leco", "exact"))
     assert (plays.intrinsic, plays.running) == ({}, {})
     assert all(torch.equal(plays.policy[name], tensor) for name, tensor in state.policy.items())
     # A snapshot that had them, of a run with another hash, would be refused.
-    learned = acting_snapshot(init(networks("leco")), 1)
+    learned = make_snapshot(init(networks("leco")), 1)
     with pytest.raises(SnapshotError, match=r"snapshot 1 is not of these networks: hash/.* is not expected"):
-        load_acting(learned, nets)
+        load_snapshot(learned, nets)
     with pytest.raises(SnapshotError, match=r"snapshot 1 is not of these networks: hash/.* is missing"):
-        load_acting(sent, networks("leco"))
+        load_snapshot(sent, networks("leco"))
 
 
 def test_a_policy_of_another_width_is_refused() -> None:
     narrow = build(find_method("no-int"), (7, 7, 3), 7, width=8)
-    sent = acting_snapshot(init(narrow), 2)
-    load_acting(sent, build(find_method("no-int"), (7, 7, 3), 7, width=8))
+    sent = make_snapshot(init(narrow), 2)
+    load_snapshot(sent, build(find_method("no-int"), (7, 7, 3), 7, width=8))
     with pytest.raises(
         SnapshotError, match=r"snapshot 2 has float32 \[8, 32\] as policy/.*, expected float32 \[16, 32\]"
     ):
-        load_acting(sent, build(find_method("no-int"), (7, 7, 3), 7, width=16))
+        load_snapshot(sent, build(find_method("no-int"), (7, 7, 3), 7, width=16))
 
 
 def test_a_snapshot_keeps_its_numbers() -> None:
     state = init(networks())
-    sent = acting_snapshot(state, 1)
+    sent = make_snapshot(state, 1)
     first = next(iter(state.policy))
     before = sent.tensors[f"policy/{first}"].copy()
     state.policy[first].zero_()
@@ -107,11 +108,11 @@ def test_a_snapshot_keeps_its_numbers() -> None:
 
 def test_half_precision_is_widened_and_read_only_arrays_are_copied() -> None:
     nets = networks()
-    sent = acting_snapshot(init(nets), 1)
+    sent = make_snapshot(init(nets), 1)
     half = {name: a.astype(np.float16) if a.dtype.kind == "f" else a for name, a in sent.tensors.items()}
     for array in half.values():
         array.setflags(write=False)
-    policy, hash_ = load_acting(ParameterSnapshot(1, half), nets)
+    policy, hash_ = load_snapshot(ParameterSnapshot(1, half), nets)
     for prefix, named in (("policy", policy), ("hash", hash_)):
         for name, tensor in named.items():
             expected = sent.tensors[f"{prefix}/{name}"]
@@ -135,22 +136,22 @@ def test_a_snapshot_of_other_networks_is_refused_by_name(
     change: Callable[[dict[str, Any]], object], message: str
 ) -> None:
     nets = networks()
-    tensors = dict(acting_snapshot(init(nets), 3).tensors)
+    tensors = dict(make_snapshot(init(nets), 3).tensors)
     change(tensors)
     with pytest.raises(SnapshotError, match=message):
-        load_acting(ParameterSnapshot(3, tensors), nets)
+        load_snapshot(ParameterSnapshot(3, tensors), nets)
 
 
 def test_integers_are_never_taken_from_half_precision() -> None:
     nets = networks()
-    tensors = dict(acting_snapshot(init(nets), 1).tensors)
+    tensors = dict(make_snapshot(init(nets), 1).tensors)
     whole = [name for name, array in tensors.items() if array.dtype.kind == "i" and name != "updates"]
     assert whole
     for name in whole:
         with pytest.raises(SnapshotError, match="float16"):
-            load_acting(ParameterSnapshot(1, {**tensors, name: tensors[name].astype(np.float16)}), nets)
+            load_snapshot(ParameterSnapshot(1, {**tensors, name: tensors[name].astype(np.float16)}), nets)
 
 
 def test_a_snapshot_counts_from_one() -> None:
     with pytest.raises(ValueError, match="version is 0, expected 1 or more"):
-        acting_snapshot(init(networks()), 0)
+        make_snapshot(init(networks()), 0)

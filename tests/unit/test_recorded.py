@@ -147,7 +147,7 @@ def test_long_episodes_in_pieces_are_the_same(method: str, monkeypatch: pytest.M
 
 
 def test_adaptive_lambda_and_run_wide_counts_are_no_obstacle() -> None:
-    of = trained("leco", find_task("Empty-5x5"), **{"training.adaptive_lambda": True, "training.inter_episode": 0.5})
+    of = trained("leco", find_task("Empty-5x5"), **{"training.adaptive_lambda": True, "training.run_count_weight": 0.5})
     [each, *_] = recorded(of)[0].episodes
     share = 0.5 * each.r_ep_T.mean() / (0.5 + 0.5 * each.r_ep_T.mean())
     np.testing.assert_allclose(each.r_i_T, (1 - share) * each.r_ep_T + share * each.r_ta_T, atol=1e-5)

@@ -17,10 +17,10 @@ from leco.rpc.tls import ServerTls
 from services import flags
 from services.hashcount.__main__ import open_store
 from services.hashcount.address import parse_address
-from services.hashcount.config import Settings, read_settings
+from services.hashcount.config import HashCountSettings, read_settings
 from services.hashcount.metrics import HashCountMetrics
 
-DEFAULTS = Settings(
+DEFAULTS = HashCountSettings(
     listen="127.0.0.1:50061",
     metrics_port=9461,
     tls=None,

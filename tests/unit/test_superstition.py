@@ -16,8 +16,9 @@ import torch
 from torch.func import functional_call
 from training_case import make_batch, networks
 
+from leco.config.training import TrainingConfig
 from leco.learning.rewards import explained_variance, running_trust
-from leco.learning.state import Batch, Networks, Settings, TrainingState, init
+from leco.learning.state import Batch, Networks, TrainingState, init
 from leco.learning.update import update
 from leco.methods.table import find_method
 from leco.models.intrinsic import minigrid_features
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 T, B, A = 16, 16, 3
 LUCKY, UPDATES = 8, 40
 COLLAPSED = 0.05  # entropy, of log 3 = 1.1
-SETTINGS = Settings(
+SETTINGS = TrainingConfig(
     gamma=0.9,
     alpha=0.2,
     entropy=0.01,
@@ -40,9 +41,9 @@ SETTINGS = Settings(
     clip_range=0.2,
     normalize_advantages=True,
     max_gradient_norm=0.5,
-    trace_decay=0.95,
+    vtrace_lambda=0.95,
     reward_scale=10.0,
-    go_on_after_cuts=True,
+    bootstrap_on_truncation=True,
     episodic_bonus="first-visit",
 )
 
@@ -71,8 +72,8 @@ def play(policy: MiniGridPolicy, state: TrainingState, generator: torch.Generato
         logits.append(output.logits_TBA[0])
         previous_1B, core = action_B[None], output.state
     views.append(view(torch.zeros(B, dtype=torch.int64)))
-    cut_TB = torch.zeros(T, B, dtype=torch.bool)
-    cut_TB[-1] = True
+    truncated_TB = torch.zeros(T, B, dtype=torch.bool)
+    truncated_TB[-1] = True
     return Batch(
         observation_TBO=torch.stack(views),
         start_TB=start_TB,
@@ -83,7 +84,7 @@ def play(policy: MiniGridPolicy, state: TrainingState, generator: torch.Generato
         previous_reward_B=torch.zeros(B),
         core_state=first,
         count_TB=torch.stack(counts),
-        cut_TB=cut_TB,
+        truncated_TB=truncated_TB,
     )
 
 
@@ -141,17 +142,17 @@ def test_a_modulator_counts_as_far_as_it_is_trusted() -> None:
             state._replace(trust=torch.tensor(trust, dtype=torch.float64)),
             batch,
             method,
-            Settings(earned_trust=True),
+            TrainingConfig(earned_trust=True),
         )
         for trust in (1.0, 0.5, 0.0)
     )
     assert full[1]["r_ta"] != 0
     assert half[1]["r_ta"] == pytest.approx(0.5 * full[1]["r_ta"])
     assert none[1]["r_ta"] == 0
-    plain, _ = update(nets, state, batch, method, Settings())
+    plain, _ = update(nets, state, batch, method, TrainingConfig())
     assert torch.equal(flat(full[0].policy), flat(plain.policy)), "trusted it is as without the setting"
     # Not trusted at all, the policy learns as if there were only the count, and the modulator has nothing to learn from.
-    counted, _ = update(nets, state, batch, find_method("exact"), Settings(alpha=0.5 * Settings().alpha))
+    counted, _ = update(nets, state, batch, find_method("exact"), TrainingConfig(alpha=0.5 * TrainingConfig().alpha))
     torch.testing.assert_close(flat(none[0].policy), flat(counted.policy), rtol=1e-9, atol=1e-12)
     assert none[0].intrinsic_adam.mean["modulator_out.weight"].abs().max() == 0
 

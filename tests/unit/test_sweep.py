@@ -138,9 +138,9 @@ def test_values_are_named_as_they_were_understood(planned: Planned) -> None:
         "policy_betas=0+0.99",
         "policy_betas=0.9+0.999",
     ]
-    assert names("--set-each=training.go_on_after_cuts=true,false") == [
-        "go_on_after_cuts=true",
-        "go_on_after_cuts=false",
+    assert names("--set-each=training.bootstrap_on_truncation=true,false") == [
+        "bootstrap_on_truncation=true",
+        "bootstrap_on_truncation=false",
     ]
     assert names("--set-each=preset=laptop,paper") == ["preset=laptop", "preset=paper"]
 

@@ -13,7 +13,7 @@ import json
 import tomllib
 from typing import TYPE_CHECKING, Any
 
-from leco.checkpoint.atomic_file import replace_file
+from leco.checkpoint.atomic_file import atomic_write
 from leco.config.experiment import ConfigError, Experiment
 from leco.config.toml import flat, parse
 from leco.report.metrics import columns, read_metrics, when_reached
@@ -152,7 +152,7 @@ class Asked:
         ]
         for row in self.runs.values():
             lines += ["", "[[runs]]", *(f"{key} = {_toml(value)}" for key, value in row.items())]
-        replace_file(self._path, ("\n".join(lines) + "\n").encode())
+        atomic_write(self._path, ("\n".join(lines) + "\n").encode())
 
 
 def _toml(value: object) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leco.checkpoint.atomic_file import replace_file
+from leco.checkpoint.atomic_file import atomic_write
 from leco.cli.sweep.folder import evaluation, frames_of_update, last_metrics, needs, trained_updates
 from leco.cli.train import POLL_SECONDS, Child, last_lines
 from leco.config.toml import to_toml
@@ -122,7 +122,7 @@ class Sweep:
         log = job.folder / "logs" / f"{'train' if what == 'train' else 'eval'}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         if what == "train":
-            replace_file(job.folder / "requested.toml", to_toml(job.run.experiment).encode())
+            atomic_write(job.folder / "requested.toml", to_toml(job.run.experiment).encode())
             command = training_command(job, actors=self._actors, threads=self._threads)
         else:
             command = evaluation_command(job, self._episodes)

@@ -9,7 +9,7 @@ import json
 import statistics
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leco.checkpoint.atomic_file import replace_file
+from leco.checkpoint.atomic_file import atomic_write
 from leco.cli.sweep.folder import evaluation, frames_of_update, is_trained, trained_updates
 from leco.config.experiment import ConfigError
 from leco.config.toml import parse
@@ -86,7 +86,7 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     writer.writeheader()
     for row in rows:
         writer.writerow({key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()})
-    replace_file(path, text.getvalue().encode())
+    atomic_write(path, text.getvalue().encode())
 
 
 class Group(NamedTuple):
@@ -149,7 +149,7 @@ def write_markdown(path: Path, groups: Sequence[Group]) -> None:
                 )
             )
         lines += ["", f"![success and return over frames]({task}.png)"]
-    replace_file(path, ("\n".join(lines) + "\n").encode())
+    atomic_write(path, ("\n".join(lines) + "\n").encode())
 
 
 def _means(group: Group) -> list[str]:

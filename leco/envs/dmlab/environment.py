@@ -193,21 +193,21 @@ class DmlabEnv:
             engine.act(ACTIONS[action])
         answers, lost = gather(dict(enumerate(self._engines)), self._machine.step_seconds)
         reward_E = np.zeros(len(self._engines), np.float32)
-        ended_E = np.zeros(len(self._engines), np.bool_)
+        done_E = np.zeros(len(self._engines), np.bool_)
         for e, content in answers.items():
             self._failures_E[e] = 0
             self._length_E[e] += 1
             reward_E[e], running = wire.OUTCOME.unpack_from(content)
-            ended_E[e] = not running or self._length_E[e] >= MAX_STEPS
+            done_E[e] = not running or self._length_E[e] >= MAX_STEPS
             if running:  # else the engine shows nothing: the episode ends with what was seen before
                 self._seen_EO[e] = _picture(content[wire.OUTCOME.size :])
         self.dropped_E = np.zeros(len(self._engines), np.bool_)
         for e, error in lost.items():
             self._drop(e, error)
-            ended_E[e] = self.dropped_E[e] = True
-        terminal_FO = self._seen_EO[ended_E]
-        self._begin(np.flatnonzero(ended_E).tolist())
-        return Steps(self._seen_EO.copy(), reward_E, ended_E, np.zeros_like(ended_E), terminal_FO)
+            done_E[e] = self.dropped_E[e] = True
+        terminal_FO = self._seen_EO[done_E]
+        self._begin(np.flatnonzero(done_E).tolist())
+        return Steps(self._seen_EO.copy(), reward_E, done_E, np.zeros_like(done_E), terminal_FO)
 
     def close(self) -> None:
         """Ends all engines."""

@@ -72,7 +72,7 @@ class CompiledMiniGrid:
             raise RuntimeError("reset() must be called before step()")
         observation_EO = np.empty((self.environments, *self._shape), np.uint8)
         reward_E = np.empty(self.environments, np.float32)
-        ended_E = np.empty(self.environments, np.bool_)
+        done_E = np.empty(self.environments, np.bool_)
         kernel.step(
             action_E,
             self._cell_EHW,
@@ -82,14 +82,14 @@ class CompiledMiniGrid:
             self._see_through,
             observation_EO,
             reward_E,
-            ended_E,
+            done_E,
         )
-        which_F = np.flatnonzero(ended_E)
+        which_F = np.flatnonzero(done_E)
         terminal_FO = observation_EO[which_F]  # a copy, since the index is an array
         if len(which_F):
             self._begin(which_F, observation_EO)
         # MiniGrid rewards nothing but the solution, and that with at least 0.1.
-        return Steps(observation_EO, reward_E, ended_E, reward_E > 0, terminal_FO)
+        return Steps(observation_EO, reward_E, done_E, reward_E > 0, terminal_FO)
 
     def close(self) -> None:
         """Nothing is held but memory; the environments only say no from now on."""

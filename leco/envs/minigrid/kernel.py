@@ -72,7 +72,7 @@ def step(  # noqa: PLR0917  # numba has no keyword-only arguments
     see_through: bool,
     observation_EVVC: npt.NDArray[np.uint8],
     reward_E: npt.NDArray[np.float32],
-    ended_E: npt.NDArray[np.bool_],
+    done_E: npt.NDArray[np.bool_],
 ) -> None:
     """One action in each environment, and what its agent then sees.
 
@@ -87,7 +87,7 @@ def step(  # noqa: PLR0917  # numba has no keyword-only arguments
         agent.steps += 1
         outcome = _act(action_E[e], cell_EHW[e], agent, colour_ED[e])
         reward_E[e] = reward_S[agent.steps] if outcome == _SOLVED else np.float32(0)
-        ended_E[e] = outcome != _GOES_ON or agent.steps >= len(reward_S) - 1
+        done_E[e] = outcome != _GOES_ON or agent.steps >= len(reward_S) - 1
         _draw(cell_EHW[e], agent, see_through, row_V, observation_EVVC[e])
 
 

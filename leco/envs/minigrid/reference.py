@@ -73,19 +73,19 @@ class ReferenceMiniGrid:
             raise RuntimeError("reset() must be called before step()")
         observation_EO = np.empty((len(self._envs), *self._shape), np.uint8)
         reward_E = np.zeros(len(self._envs), np.float32)
-        ended_E, success_E = np.zeros((2, len(self._envs)), np.bool_)
+        done_E, success_E = np.zeros((2, len(self._envs)), np.bool_)
         last: list[npt.NDArray[np.uint8]] = []
         for e, env in enumerate(self._envs):
             seen, reward, terminated, truncated, _ = env.step(int(action_E[e]))
             reward_E[e] = reward
-            ended_E[e] = terminated or truncated
+            done_E[e] = terminated or truncated
             success_E[e] = terminated and float(reward) > 0
             observation_EO[e] = seen["image"]
-            if ended_E[e]:
+            if done_E[e]:
                 last.append(observation_EO[e].copy())
                 observation_EO[e] = self._begin(e)
         terminal_FO = np.array(last, np.uint8).reshape(-1, *self._shape)
-        return Steps(observation_EO, reward_E, ended_E, success_E, terminal_FO)
+        return Steps(observation_EO, reward_E, done_E, success_E, terminal_FO)
 
     def close(self) -> None:
         """Closes MiniGrid's environments."""

@@ -88,23 +88,23 @@ class VizdoomEnv:
         if not self._episode_E:
             raise RuntimeError("reset() must be called before step()")
         reward_E = np.zeros(len(self._engines), np.float32)
-        ended_E, success_E = np.zeros((2, len(self._engines)), np.bool_)
+        done_E, success_E = np.zeros((2, len(self._engines)), np.bool_)
         self.dropped_E = np.zeros(len(self._engines), np.bool_)
         last: list[npt.NDArray[np.uint8]] = []
         for e, engine in enumerate(self._engines):
             try:
-                reward_E[e], ended_E[e] = engine.act(int(action_E[e]), self._seen_EO[e])
+                reward_E[e], done_E[e] = engine.act(int(action_E[e]), self._seen_EO[e])
                 self._crashes_E[e] = 0
-                success_E[e] = ended_E[e] and self._scenario.can_be_solved and reward_E[e] > 0
+                success_E[e] = done_E[e] and self._scenario.can_be_solved and reward_E[e] > 0
             except CRASHES as crash:
                 self._dropped += 1
-                ended_E[e] = self.dropped_E[e] = True
+                done_E[e] = self.dropped_E[e] = True
                 self._crashed(e, crash)
-            if ended_E[e]:
+            if done_E[e]:
                 last.append(self._seen_EO[e].copy())
                 self._begin(e)
         terminal_FO = np.array(last, np.uint8).reshape(-1, *OBSERVATION_SHAPE)
-        return Steps(self._seen_EO.copy(), reward_E, ended_E, success_E, terminal_FO)
+        return Steps(self._seen_EO.copy(), reward_E, done_E, success_E, terminal_FO)
 
     def close(self) -> None:
         """Ends the engines."""

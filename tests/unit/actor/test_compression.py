@@ -24,7 +24,7 @@ from services.actor.config import read_settings
 from services.actor.metrics import ActorMetrics
 from services.learner.metrics import LearnerMetrics
 from services.learner.servicer import LearnerServicer
-from services.learner.trajectory_queue import Intake
+from services.learner.trajectory_queue import TrajectoryQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,8 +75,8 @@ class Learner:
     def __init__(self, loop: LoopThread) -> None:
         self.registry = CollectorRegistry()
         metrics = LearnerMetrics(self.registry)
-        self.intake = Intake(
-            capacity=32, window=8, max_lag=5, needs_counts=True, metrics=metrics, on_episodes=lambda _v, _e: None
+        self.intake = TrajectoryQueue(
+            capacity=32, window=8, max_policy_lag=5, needs_counts=True, metrics=metrics, on_episodes=lambda _v, _e: None
         )
         self._loop = loop
         servicer = LearnerServicer(RUN, self.intake, metrics, software_version="1.2.3")

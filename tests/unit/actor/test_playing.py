@@ -11,7 +11,7 @@ from torch import nn
 
 from leco.envs.registry import make
 from leco.models.policy import Policy
-from services.actor.rollout import Player, Unroll
+from services.actor.rollout import RolloutWorker, Unroll
 
 ENVIRONMENTS, STEPS, UNROLLS, SEED = 5, 23, 6, 11
 TASK = "MultiRoom-N2-S4"  # 40 actions at most
@@ -21,7 +21,7 @@ def small_policy(seed: int = 0) -> Policy:
     """Tiny, and unlike MiniGrid's it also sees the previous action and reward, so that a wrong one changes its logits."""
     torch.manual_seed(seed)
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(7 * 7 * 3, 8))
-    policy = Policy(7, encoder, image=(7, 7), width=16, layers=2, feeds_back=True)
+    policy = Policy(7, encoder, image=(7, 7), width=16, layers=2, use_last_action_reward=True)
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.mul_(2.0)  # so that what it saw matters
@@ -32,7 +32,7 @@ def small_policy(seed: int = 0) -> Policy:
 
 
 def played(policy: Policy, *, unrolls: int = UNROLLS, seed: int = SEED, steps: int = STEPS) -> list[Unroll]:
-    player = Player(make(TASK, ENVIRONMENTS, SEED, compiled=False), policy, seed)
+    player = RolloutWorker(make(TASK, ENVIRONMENTS, SEED, compiled=False), policy, seed)
     return [player.play(steps) for _ in range(unrolls)]
 
 
@@ -59,7 +59,7 @@ def test_an_unroll_is_what_the_environments_did(unrolls: list[Unroll]) -> None:
             steps = twin.step(unroll.action_TE[t])
             assert (unroll.reward_TE[t] == steps.reward_E).all()
             return_E, length_E = return_E + steps.reward_E, length_E + 1
-            for terminal_O, e in zip(steps.terminal_observation_FO, np.flatnonzero(steps.ended_E), strict=True):
+            for terminal_O, e in zip(steps.terminal_observation_FO, np.flatnonzero(steps.done_E), strict=True):
                 ending = next(endings[e])
                 assert ending.step == t
                 assert (ending.observation_O == terminal_O).all()
@@ -67,7 +67,7 @@ def test_an_unroll_is_what_the_environments_did(unrolls: list[Unroll]) -> None:
                 assert (ending.summary.length, ending.summary.success) == (length_E[e], bool(steps.success_E[e]))
                 return_E[e], length_E[e], ended = 0, 0, ended + 1
                 solved += ending.summary.success
-            observation_EO, start_E = steps.observation_EO, steps.ended_E
+            observation_EO, start_E = steps.observation_EO, steps.done_E
         assert (unroll.observation_TEO[STEPS] == observation_EO).all()
         assert (unroll.start_TE[STEPS] == start_E).all()
         assert all(next(rest, None) is None for rest in endings)
@@ -117,7 +117,7 @@ def test_one_call_of_the_policy_over_an_unroll_gives_the_logits_that_acted(
 
 
 def test_nothing_of_an_unroll_changes_when_playing_goes_on(policy: Policy) -> None:
-    player = Player(make(TASK, ENVIRONMENTS, SEED, compiled=False), policy, SEED)
+    player = RolloutWorker(make(TASK, ENVIRONMENTS, SEED, compiled=False), policy, SEED)
     unroll = player.play(STEPS)
     before = [np.array(array) for array in unroll[:-1]]
     player.play(2 * STEPS)
@@ -139,7 +139,7 @@ def test_the_seed_decides_what_is_played(policy: Policy, unrolls: list[Unroll]) 
 
 def test_a_restart_forgets_everything(policy: Policy, unrolls: list[Unroll]) -> None:
     env = make(TASK, ENVIRONMENTS, SEED + 7, compiled=False)
-    player = Player(env, policy, SEED + 7)
+    player = RolloutWorker(env, policy, SEED + 7)
     player.play(STEPS + 5)
     player.restart(SEED, env.reset(SEED))
     for unroll in unrolls:
@@ -157,7 +157,7 @@ def test_actions_have_the_probabilities_of_the_policy() -> None:
         policy.policy_head.weight.zero_()
         policy.policy_head.bias.copy_(probability_A.log() + 3.0)  # logits need not be normalised
     env = make("Empty-5x5", 8, 1, compiled=False)
-    action_TE = Player(env, policy, 3).play(500).action_TE
+    action_TE = RolloutWorker(env, policy, 3).play(500).action_TE
     expected_A = probability_A.numpy() * action_TE.size
     observed_A = np.bincount(action_TE.ravel(), minlength=7)
     assert ((observed_A - expected_A) ** 2 / expected_A).sum() < 22.46  # chi-square, 6 degrees of freedom, 0.1 %
@@ -170,6 +170,6 @@ def test_actions_have_the_probabilities_of_the_policy() -> None:
 def test_an_episode_that_was_given_up_says_so(policy: Policy) -> None:
     env = make(TASK, ENVIRONMENTS, SEED, compiled=False)
     env.dropped_E = np.arange(ENVIRONMENTS) == 1  # type: ignore[attr-defined]  # as environments with engines have it
-    unroll = Player(env, policy, SEED).play(45)
+    unroll = RolloutWorker(env, policy, SEED).play(45)
     said = [{ending.summary.dropped for ending in each} for each in unroll.endings]
     assert said == [{False}, {True}, {False}, {False}, {False}]

@@ -12,12 +12,12 @@ from prometheus_client import CollectorRegistry
 from service_process import until
 
 from leco.rpc.learner_client import Rejected
-from leco.telemetry.tracing import Journey
+from leco.telemetry.tracing import UnrollTrace
 from leco.types import EpisodeSummary
 from services.actor import sender
 from services.actor.metrics import ActorMetrics
 from services.actor.rollout import Ending, Unroll
-from services.actor.sender import Parcel, Sender
+from services.actor.sender import PendingUnroll, Sender
 from services.actor.visit_counter import VisitCounts
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Case:
         self.sender = Sender(self.learner, count, ActorMetrics(self.registry))  # type: ignore[arg-type]
 
     def send(self, unroll: Unroll, version: int = 1, use_hash: Callable[[], None] = lambda: None) -> None:
-        self.sender.send(Parcel(unroll, version, use_hash, Journey()))
+        self.sender.send(PendingUnroll(unroll, version, use_hash, UnrollTrace()))
 
     @property
     def uncounted(self) -> float | None:
@@ -172,14 +172,14 @@ def test_a_learner_that_lets_an_unroll_wait_is_noticed(monkeypatch: pytest.Monke
     case.send(made())
     case.sender.wait_until_sent()
     assert len(case.learner.pushed) == E
-    first = case.sender.held_up
+    first = case.sender.backpressured
     case.learner.open.clear()
     case.learner.entered.clear()
     case.send(made())
     assert case.learner.entered.wait(20)
     threading.Timer(0.5, case.learner.open.set).start()
     case.sender.wait_until_sent()
-    assert (first, case.sender.held_up) == (False, True)
+    assert (first, case.sender.backpressured) == (False, True)
     case.sender.finish()
 
 
@@ -190,7 +190,7 @@ def test_an_actor_that_packs_slowly_is_not_held_up_by_the_learner(monkeypatch: p
     case.send(made())
     case.sender.finish()
     assert len(case.learner.pushed) == E
-    assert not case.sender.held_up
+    assert not case.sender.backpressured
     pushing = case.registry.get_sample_value("leco_actor_seconds_total", {"activity": "pushing"})
     assert pushing is not None
     assert pushing < 0.2

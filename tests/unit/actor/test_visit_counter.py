@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from leco.rpc.hashcount_client import CountResult, HashCountClient
 from leco.types import EpisodeSummary
 from services.actor.rollout import Ending, Unroll
-from services.actor.visit_counter import Visit, VisitCounter, VisitCounts, visits
+from services.actor.visit_counter import EpisodeSegment, VisitCounter, VisitCounts, visits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -199,14 +199,14 @@ def test_the_first_observation_is_counted_once_and_the_true_last_one_at_the_end(
 @pytest.mark.parametrize(
     ("start", "expected"),
     [
-        ([1, 0, 0, 0], [Visit(0, 3, fresh=True, final=False)]),
-        ([0, 0, 0, 0], [Visit(0, 3, fresh=False, final=False)]),
-        ([0, 0, 0, 1], [Visit(0, 3, fresh=False, final=True)]),
-        ([0, 0, 1, 0], [Visit(0, 2, fresh=False, final=True), Visit(2, 3, fresh=True, final=False)]),
-        ([1, 1, 0, 1], [Visit(0, 1, fresh=True, final=True), Visit(1, 3, fresh=True, final=True)]),
+        ([1, 0, 0, 0], [EpisodeSegment(0, 3, fresh=True, final=False)]),
+        ([0, 0, 0, 0], [EpisodeSegment(0, 3, fresh=False, final=False)]),
+        ([0, 0, 0, 1], [EpisodeSegment(0, 3, fresh=False, final=True)]),
+        ([0, 0, 1, 0], [EpisodeSegment(0, 2, fresh=False, final=True), EpisodeSegment(2, 3, fresh=True, final=False)]),
+        ([1, 1, 0, 1], [EpisodeSegment(0, 1, fresh=True, final=True), EpisodeSegment(1, 3, fresh=True, final=True)]),
     ],
 )
-def test_visits_by_hand(start: list[int], expected: list[Visit]) -> None:
+def test_visits_by_hand(start: list[int], expected: list[EpisodeSegment]) -> None:
     assert visits(np.array(start, bool)) == expected
 
 

@@ -11,11 +11,11 @@ from torch.autograd import gradcheck
 from leco.algo.exploration import (
     Moments,
     add_moments,
-    discounted_so_far,
-    divergence,
+    categorical_kl,
     first_visit,
-    impact,
-    novelty_gain,
+    noveld_bonus,
+    ride_bonus,
+    running_discounted_sum,
 )
 from leco.algo.rewards import adapted_lambda, mixed_bonus, soft_asymmetric
 
@@ -36,7 +36,7 @@ def test_only_a_first_visit_is_one() -> None:
 
 def test_novelty_gain_by_hand() -> None:
     now, after = double(2.0, 2.0, 4.0, 0.0), double(3.0, 3.0, 1.0, 0.5)
-    gain = novelty_gain(after, now, torch.tensor([[1, 2, 1, 1]]))
+    gain = noveld_bonus(after, now, torch.tensor([[1, 2, 1, 1]]))
     assert gain.tolist() == [[2.0, 0.0, 0.0, 0.5]]  # a gain; not the first visit; a loss; from what is known
 
 
@@ -44,47 +44,49 @@ def test_novelty_gain_equals_the_naive_reference() -> None:
     after, before = RANDOM.uniform(0, 2, (2, 9, 4))
     count = RANDOM.integers(1, 3, (9, 4))
     for share in (0.0, 0.5, 1.0):
-        ours = novelty_gain(torch.from_numpy(after), torch.from_numpy(before), torch.from_numpy(count), share)
+        ours = noveld_bonus(torch.from_numpy(after), torch.from_numpy(before), torch.from_numpy(count), share)
         np.testing.assert_allclose(
-            ours.numpy(), curiosity_numpy.novelty_gain(after, before, count, share), rtol=1e-12, atol=0
+            ours.numpy(), curiosity_numpy.noveld_bonus(after, before, count, share), rtol=1e-12, atol=0
         )
 
 
 def test_impact_by_hand() -> None:
     now = torch.zeros(1, 2, 2, dtype=torch.float64)
     after = torch.tensor([[[3.0, 4.0], [3.0, 4.0]]], dtype=torch.float64)
-    assert impact(after, now, torch.tensor([[1, 25]])).tolist() == [[5.0, 1.0]]
-    assert impact(now, now, torch.tensor([[1, 25]])).tolist() == [[0.0, 0.0]], "nothing changed"
+    assert ride_bonus(after, now, torch.tensor([[1, 25]])).tolist() == [[5.0, 1.0]]
+    assert ride_bonus(now, now, torch.tensor([[1, 25]])).tolist() == [[0.0, 0.0]], "nothing changed"
 
 
 def test_impact_equals_the_naive_reference_and_shrinks_with_the_count() -> None:
     after, before = RANDOM.normal(size=(2, 6, 3, 5))
     count = RANDOM.integers(1, 9, (6, 3))
-    ours = impact(*map(torch.from_numpy, (after, before, count)))
-    np.testing.assert_allclose(ours.numpy(), curiosity_numpy.impact(after, before, count), rtol=1e-12)
-    more = impact(*map(torch.from_numpy, (after, before, 4 * count)))
+    ours = ride_bonus(*map(torch.from_numpy, (after, before, count)))
+    np.testing.assert_allclose(ours.numpy(), curiosity_numpy.ride_bonus(after, before, count), rtol=1e-12)
+    more = ride_bonus(*map(torch.from_numpy, (after, before, 4 * count)))
     torch.testing.assert_close(more, ours / 2)
 
 
 def test_divergence_equals_the_naive_reference_and_is_zero_only_for_the_same() -> None:
     logits, other = RANDOM.normal(size=(2, 5, 3, 4))
-    ours = divergence(torch.from_numpy(logits), torch.from_numpy(other))
-    np.testing.assert_allclose(ours.numpy(), curiosity_numpy.divergence(logits, other), rtol=1e-10)
+    ours = categorical_kl(torch.from_numpy(logits), torch.from_numpy(other))
+    np.testing.assert_allclose(ours.numpy(), curiosity_numpy.categorical_kl(logits, other), rtol=1e-10)
     assert (ours > 0).all()
-    same = divergence(torch.from_numpy(logits), torch.from_numpy(logits + 3.0))  # logits mean the same up to a constant
+    same = categorical_kl(
+        torch.from_numpy(logits), torch.from_numpy(logits + 3.0)
+    )  # logits mean the same up to a constant
     torch.testing.assert_close(same, torch.zeros_like(same), rtol=0, atol=1e-12)
 
 
 def test_divergence_is_differentiable() -> None:
     generator = torch.Generator().manual_seed(0)
     logits, other = torch.randn(2, 3, 2, 4, generator=generator, dtype=torch.float64).requires_grad_()
-    assert gradcheck(divergence, (logits, other))
+    assert gradcheck(categorical_kl, (logits, other))
 
 
 def test_divergence_leads_the_other_to_the_first() -> None:
     logits = torch.tensor([[[2.0, 0.0, -1.0]]], dtype=torch.float64)
     other = torch.zeros(1, 1, 3, dtype=torch.float64, requires_grad=True)
-    (gradient,) = torch.autograd.grad(divergence(logits, other).sum(), other)
+    (gradient,) = torch.autograd.grad(categorical_kl(logits, other).sum(), other)
     expected = torch.softmax(other, -1) - torch.softmax(logits, -1)
     torch.testing.assert_close(gradient, expected.detach())
 
@@ -92,8 +94,8 @@ def test_divergence_leads_the_other_to_the_first() -> None:
 def test_discounted_so_far_equals_the_naive_reference() -> None:
     reward = RANDOM.normal(size=(12, 3))
     for gamma in (0.0, 0.5, 0.99, 1.0):
-        ours = discounted_so_far(torch.from_numpy(reward), gamma)
-        np.testing.assert_allclose(ours.numpy(), curiosity_numpy.discounted_so_far(reward, gamma), rtol=1e-10)
+        ours = running_discounted_sum(torch.from_numpy(reward), gamma)
+        np.testing.assert_allclose(ours.numpy(), curiosity_numpy.running_discounted_sum(reward, gamma), rtol=1e-10)
 
 
 def test_moments_of_pieces_are_those_of_the_whole() -> None:
@@ -143,13 +145,13 @@ def test_wrong_shapes_are_refused() -> None:
     two, three = torch.zeros(2, 3), torch.zeros(3, 2)
     count = torch.ones(2, 3, dtype=torch.int64)
     with pytest.raises(ValueError, match="expected tensors of one shape"):
-        novelty_gain(two, three, count)
+        noveld_bonus(two, three, count)
     with pytest.raises(ValueError, match=r"count_TB has shape \(2, 3\), expected \(2,\)"):
-        impact(two, two, count)
+        ride_bonus(two, two, count)
     with pytest.raises(ValueError, match="expected tensors of one shape"):
-        divergence(two, three)
+        categorical_kl(two, three)
     with pytest.raises(ValueError, match=r"reward_TB has shape \(3,\), expected \[T, B\]"):
-        discounted_so_far(torch.zeros(3), 0.9)
+        running_discounted_sum(torch.zeros(3), 0.9)
     with pytest.raises(ValueError, match=r"x_N has shape \(2, 3\), expected rows of shape \(2,\)"):
         add_moments(Moments(torch.zeros(2), torch.ones(2), torch.tensor(1.0)), two)
     with pytest.raises(ValueError, match="expected tensors of one shape"):

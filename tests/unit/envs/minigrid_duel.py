@@ -80,7 +80,7 @@ def happened(action: int, before: dict[str, Any], grid: Any, steps: Steps, e: in
         events.append(f"walked into {kind}")
     if action == FORWARD and kind == "door":
         events.append("walked through door" if before["state"] == 0 else "walked into door")
-    if steps.ended_E[e]:
+    if steps.done_E[e]:
         events.append("solved" if steps.success_E[e] else "lost" if before["left"] > 1 else "out of time")
         if steps.success_E[e] and before["left"] == 1:
             events.append("solved in the last step")

@@ -109,10 +109,10 @@ def test_an_episode_ends_by_itself_with_the_last_picture_there_was(lab: Lab) -> 
     env.reset()
     for _ in range(2):
         before = env.step([FIRE, FORWARD])
-        assert not before.ended_E.any()
+        assert not before.done_E.any()
         assert before.reward_E.tolist() == [4, 1]  # of four frames
     steps = env.step([FIRE, FORWARD])
-    assert steps.ended_E.tolist() == [True, True]
+    assert steps.done_E.tolist() == [True, True]
     assert not env.dropped_E.any()
     assert steps.success_E.tolist() == [False, False]
     assert steps.reward_E.tolist() == [2, 0.5]  # of the two frames that were left
@@ -129,7 +129,7 @@ def test_episodes_depend_on_seed_environment_and_number_alone(lab: Lab) -> None:
     for t in range(6):
         steps, other = many.step([t % 2, 3, 4]), one.step([FIRE])
         if t % 2:
-            assert steps.ended_E.all()
+            assert steps.done_E.all()
             many_KE.append(steps.observation_EO)
             one_KE.append(other.observation_EO)
     np.testing.assert_array_equal(np.array(many_KE)[:, 0], np.array(one_KE)[:, 0])
@@ -146,8 +146,8 @@ def test_reset_starts_again_and_takes_a_new_seed_and_keeps_it(lab: Lab) -> None:
         later = env.step([1, 2]).observation_EO
     assert (later != first).any()
     np.testing.assert_array_equal(env.reset(), first)
-    assert not env.step([0, 0]).ended_E.any()
-    assert env.step([0, 0]).ended_E.all()
+    assert not env.step([0, 0]).done_E.any()
+    assert env.step([0, 0]).done_E.all()
     np.testing.assert_array_equal(env.reset(seed=2), expected)
     np.testing.assert_array_equal(env.reset(), expected)
     assert (first != expected).any()
@@ -241,9 +241,9 @@ def test_an_episode_is_cut_after_3600_actions(lab: Lab) -> None:
     env = lab.make(1)
     env.reset()
     for _ in range(3599):
-        assert not env.step([BACKWARD]).ended_E[0]
+        assert not env.step([BACKWARD]).done_E[0]
     steps = env.step([FIRE])
-    assert steps.ended_E.tolist() == [True]
+    assert steps.done_E.tolist() == [True]
     assert steps.reward_E.tolist() == [4]
     assert spelled(steps.terminal_observation_FO[0], 1)[0] == 14_400
     assert spelled(steps.observation_EO[0], 1)[0::2][:2] == [0, 1]
@@ -267,7 +267,7 @@ def test_engines_step_at_the_same_time(lab: Lab, tmp_path: Path) -> None:
     lab._patch.setenv("PYTHONPATH", str(tmp_path))
     env = lab.make(4)
     env.reset()
-    assert not env.step([0] * 4).ended_E.any()
+    assert not env.step([0] * 4).done_E.any()
     assert env.dropped_episodes == 0
 
 
@@ -309,13 +309,13 @@ def test_an_engine_that_fails_is_replaced_and_its_episode_dropped(
         if t == 1:
             last = steps.observation_EO
         if t == 2:  # frame 9 is in the third action
-            assert steps.ended_E.sum() == 1
-            e = int(np.flatnonzero(steps.ended_E)[0])
+            assert steps.done_E.sum() == 1
+            e = int(np.flatnonzero(steps.done_E)[0])
             assert steps.reward_E[e] == 0
             assert not steps.success_E.any()
             np.testing.assert_array_equal(steps.terminal_observation_FO, last[[e]])
             assert spelled(steps.observation_EO[e], 1)[:3] == [0, episode_seed(5, e, 1) >> 33, 1]
-        assert env.dropped_E.tolist() == (steps.ended_E.tolist() if t == 2 else [False] * 3)
+        assert env.dropped_E.tolist() == (steps.done_E.tolist() if t == 2 else [False] * 3)
         if t >= 2:
             others = np.arange(3) != e
             np.testing.assert_array_equal(steps.observation_EO[others], truth.observation_EO[others])
@@ -339,7 +339,7 @@ def test_an_engine_that_cannot_start_an_episode_starts_the_next_one(lab: Lab, tm
     assert sorted(number[2] for number in numbers) == [0, 0, 1]
     assert [number[1] for number in numbers] == [episode_seed(0, e, n[2]) >> 33 for e, n in enumerate(numbers)]
     assert env.dropped_episodes == 1
-    assert not env.step([0] * 3).ended_E.any()
+    assert not env.step([0] * 3).done_E.any()
 
 
 def test_an_engine_that_fails_in_every_step_is_an_error(lab: Lab) -> None:
@@ -347,7 +347,7 @@ def test_an_engine_that_fails_in_every_step_is_an_error(lab: Lab) -> None:
     env = lab.make(1)
     env.reset()
     for _ in range(4):
-        assert env.step([0]).ended_E.all()
+        assert env.step([0]).done_E.all()
     with pytest.raises(RuntimeError, match=r"environment 0 failed 5 times .* exit code 7; it printed: stand-in: exit"):
         env.step([0])
     assert engines() == []
@@ -367,7 +367,7 @@ def test_a_failure_now_and_then_is_no_error(lab: Lab) -> None:
     lab.misbehave(step={"do": "exit", "at": 5})
     env = lab.make(1)
     env.reset()
-    assert [bool(env.step([0]).ended_E[0]) for _ in range(12)] == [False, True] * 6
+    assert [bool(env.step([0]).done_E[0]) for _ in range(12)] == [False, True] * 6
     assert env.dropped_episodes == 6
 
 
@@ -555,7 +555,7 @@ def test_a_cache_that_cannot_be_used_is_no_reason_to_stop(
     lab.misbehave(frames=4)
     env = lab.make(1)
     env.reset()
-    assert env.step([0]).ended_E.all()
+    assert env.step([0]).done_E.all()
     assert env.dropped_episodes == 0
     assert "compiled levels are not kept" in caplog.text
 

@@ -148,23 +148,23 @@ def test_a_step_is_four_tics_and_time_runs_out_after_the_last(home: VizdoomEnv) 
     for t in range(SCENARIOS[HOME].max_steps - 1):
         steps = home.step([LEFT, RIGHT])
         assert game(home).get_episode_time() == 10 + 4 * (t + 1)
-        assert not steps.ended_E.any()
+        assert not steps.done_E.any()
         assert steps.reward_E.tolist() == [np.float32(-0.0004)] * 2
     last, steps = steps.observation_EO, home.step([LEFT, RIGHT])
-    assert steps.ended_E.tolist() == [True, True]
+    assert steps.done_E.tolist() == [True, True]
     assert steps.success_E.tolist() == [False, False]
     np.testing.assert_array_equal(steps.terminal_observation_FO, last)  # there is no picture after the end
     assert (steps.observation_EO != last).any(axis=(1, 2, 3)).all()
-    assert not home.step([LEFT, RIGHT]).ended_E.any()
+    assert not home.step([LEFT, RIGHT]).done_E.any()
 
 
 def test_the_armour_is_the_reward_and_success(home: VizdoomEnv) -> None:
     home.reset(seed=9)
     for action in TO_THE_ARMOUR[:-1]:
         steps = home.step([action, LEFT])
-        assert not steps.ended_E.any()
+        assert not steps.done_E.any()
     last, steps = steps.observation_EO, home.step([TO_THE_ARMOUR[-1], LEFT])
-    assert steps.ended_E.tolist() == steps.success_E.tolist() == [True, False]
+    assert steps.done_E.tolist() == steps.success_E.tolist() == [True, False]
     assert steps.reward_E.tolist() == pytest.approx([1, 0], abs=0.001)
     np.testing.assert_array_equal(steps.terminal_observation_FO, last[:1])
 
@@ -216,7 +216,7 @@ def test_two_programs_fight_at_once_without_ports_and_see_the_same() -> None:
                 for part in steps:
                     digest.update(part.tobytes())
                 reward_T.append(float(steps.reward_E[0]))
-                assert steps.ended_E.tolist() == [t == 1049]
+                assert steps.done_E.tolist() == [t == 1049]
                 died |= bool(game(env).is_player_dead())
             assert not steps.success_E.any()
             [pid] = engines(env._guard.mark)
@@ -278,7 +278,7 @@ def test_a_crashed_engine_costs_its_episode_only(caplog: pytest.LogCaptureFixtur
         before, expected = env.step([RIGHT, FORWARD]), twin.step([RIGHT, FORWARD])
         kill_engine(env, 0)
         steps, expected = env.step([RIGHT, FORWARD]), twin.step([RIGHT, FORWARD])
-        assert (steps.ended_E.tolist(), steps.success_E.tolist(), steps.reward_E[0]) == ([True, False], [False] * 2, 0)
+        assert (steps.done_E.tolist(), steps.success_E.tolist(), steps.reward_E[0]) == ([True, False], [False] * 2, 0)
         assert env.dropped_E.tolist() == [True, False]
         np.testing.assert_array_equal(steps.terminal_observation_FO, before.observation_EO[:1])
         np.testing.assert_array_equal(steps.observation_EO[1], expected.observation_EO[1])
@@ -293,8 +293,8 @@ def test_a_crashed_engine_costs_its_episode_only(caplog: pytest.LogCaptureFixtur
         assert "ViZDoom crashed in episode 0 of environment 0 and is started again" in caplog.text
         for _ in range(3):  # with a completed step in between, it may crash as often as it likes
             kill_engine(env, 1)
-            assert env.step([LEFT, LEFT]).ended_E.tolist() == [False, True]
-            assert not env.step([LEFT, LEFT]).ended_E.any()
+            assert env.step([LEFT, LEFT]).done_E.tolist() == [False, True]
+            assert not env.step([LEFT, LEFT]).done_E.any()
         assert env.dropped_episodes == 4
 
 

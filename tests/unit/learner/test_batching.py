@@ -9,7 +9,7 @@ import pytest
 import torch
 from learner_parts import A, T, networks, trajectory
 
-from leco.config.training import Settings
+from leco.config.training import TrainingConfig
 from leco.learning.state import init
 from leco.learning.update import update
 from leco.methods.table import find_method
@@ -51,7 +51,7 @@ def test_types_are_those_that_an_update_takes() -> None:
     assert batch.previous_reward_B.dtype == batch.reward_TB.dtype == batch.core_state.dtype == torch.float32
     assert batch.count_TB is not None
     assert batch.count_TB.dtype == torch.int64
-    after, _ = update(networks(), init(networks()), batch, find_method("no-int"), Settings())
+    after, _ = update(networks(), init(networks()), batch, find_method("no-int"), TrainingConfig())
     assert after.updates == 1
 
 
@@ -93,8 +93,8 @@ def test_an_episode_was_cut_off_if_its_time_was_over_and_it_was_not_solved() -> 
     one = dataclasses.replace(one, start=start, episodes=episodes)
     two = dataclasses.replace(two, start=np.zeros(T + 1, bool), episodes=())
     batch = make_batch([one, two], CPU, max_steps=9)
-    assert batch.cut_TB is not None
-    assert batch.cut_TB.nonzero().tolist() == [[T - 1, 0]]
+    assert batch.truncated_TB is not None
+    assert batch.truncated_TB.nonzero().tolist() == [[T - 1, 0]]
     assert one.start[1], "the trajectory itself is not changed"
 
 
@@ -102,5 +102,5 @@ def test_an_episode_whose_simulator_failed_was_cut_off() -> None:
     one = trajectory(1)
     failed = dataclasses.replace(one.episodes[0], success=False, dropped=True)
     batch = make_batch([dataclasses.replace(one, episodes=(failed, *one.episodes[1:]))], CPU, max_steps=9)
-    assert batch.cut_TB is not None
-    assert batch.cut_TB.nonzero().tolist() == [[int(np.flatnonzero(one.start[1:])[0]), 0]]
+    assert batch.truncated_TB is not None
+    assert batch.truncated_TB.nonzero().tolist() == [[int(np.flatnonzero(one.start[1:])[0]), 0]]

@@ -10,7 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
 from leco.types import EpisodeSummary
-from services.learner.metrics_logger import COLUMNS, Episodes, Recorder
+from services.learner.metrics_logger import COLUMNS, EpisodeStats, MetricsLogger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ def line(updates: int) -> dict[str, float]:
 
 
 def record(folder: Path, resumed: int, updates: Sequence[int]) -> None:
-    recorder = Recorder(folder, resumed)
+    recorder = MetricsLogger(folder, resumed)
     for each in updates:
         recorder.write(line(each))
     recorder.close()
@@ -46,7 +46,7 @@ def test_lines_have_all_columns_and_what_is_not_known_is_empty(tmp_path: Path) -
 
 
 def test_a_line_is_on_disk_when_it_is_written(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, 0)
+    recorder = MetricsLogger(tmp_path, 0)
     recorder.write(line(1))
     assert told(tmp_path) == [1]
     recorder.close()
@@ -74,7 +74,7 @@ def test_a_half_written_last_line_is_dropped(tmp_path: Path, kept: int) -> None:
 
 def test_time_goes_on_where_it_stopped(tmp_path: Path) -> None:
     record(tmp_path, 0, [10, 20])
-    recorder = Recorder(tmp_path, 10)
+    recorder = MetricsLogger(tmp_path, 10)
     assert 20 <= recorder.seconds < 30
     recorder.close()
 
@@ -82,34 +82,34 @@ def test_time_goes_on_where_it_stopped(tmp_path: Path) -> None:
 def test_the_clock_is_that_of_the_command_if_it_is_given(tmp_path: Path) -> None:
     record(tmp_path, 0, [10, 20])
     for updates in (0, 10, 20):  # also after a crash that lost some of it
-        recorder = Recorder(tmp_path, updates, clock_zero=time.monotonic() - 70)
+        recorder = MetricsLogger(tmp_path, updates, clock_zero=time.monotonic() - 70)
         assert 70 <= recorder.seconds < 80
         recorder.close()
 
 
 def test_the_last_line_is_known_also_from_before(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, 0)
+    recorder = MetricsLogger(tmp_path, 0)
     assert recorder.last == {}
     recorder.write(line(10) | {"success": 0.95})
     assert (recorder.last["updates"], recorder.last["success"]) == ("10", "0.95")
     recorder.write(line(20))
     recorder.close()
-    again = Recorder(tmp_path, 15)
+    again = MetricsLogger(tmp_path, 15)
     assert (again.last["updates"], again.last["success"]) == ("10", "0.95")
     again.close()
 
 
 def test_episodes_are_counted_on_from_the_last_line_before_the_checkpoint(tmp_path: Path) -> None:
     record(tmp_path, 0, [10, 20])
-    recorder = Recorder(tmp_path, 15)
-    episodes = Episodes(recorder.episodes)
+    recorder = MetricsLogger(tmp_path, 15)
+    episodes = EpisodeStats(recorder.episodes)
     episodes.add(1, [EpisodeSummary(1.0, 10, success=True)])
     assert (episodes.total, episodes.full) == (71, False)
     recorder.close()
 
 
 def test_after_a_resume_there_are_no_means_until_a_hundred_episodes_have_ended_again() -> None:
-    episodes = Episodes(70)
+    episodes = EpisodeStats(70)
     episodes.add(1, [EpisodeSummary(1.0, 10, success=True)] * 99)
     assert episodes.means() == {}
     episodes.add(1, [EpisodeSummary(1.0, 10, success=True)])
@@ -130,7 +130,7 @@ def test_tensorboard_shows_the_same_lines(tmp_path: Path) -> None:
 
 
 def test_means_are_over_the_last_hundred_episodes() -> None:
-    episodes = Episodes()
+    episodes = EpisodeStats()
     assert (episodes.means(), episodes.full, episodes.total) == ({}, False, 0)
     episodes.add(1, [EpisodeSummary(1.0, 10, success=True), EpisodeSummary(0.0, 30, success=False)])
     assert episodes.means() == {"return": 0.5, "success": 0.5, "length": 20}

@@ -17,7 +17,7 @@ from leco.learning.state import init
 from leco.types import EpisodeSummary
 from services.learner.checkpoints import Checkpoints
 from services.learner.metrics import LearnerMetrics
-from services.learner.metrics_logger import Episodes, Recorder
+from services.learner.metrics_logger import EpisodeStats, MetricsLogger
 from services.learner.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class Case:
         small = {"learner.batch": BATCH, "learner.queue": 8, "actors.unroll": T, "actors.environments": BATCH}
         self.experiment: Experiment = parse("", {"task": "Empty-5x5", "method": "no-int"} | small | keys)
         self.published: list[ParameterSnapshot] = []
-        self.recorder = Recorder(folder, updates)
-        self.episodes = Episodes(self.recorder.episodes)
+        self.recorder = MetricsLogger(folder, updates)
+        self.episodes = EpisodeStats(self.recorder.episodes)
         self.trainer = Trainer(
             self.experiment,
             networks(),
@@ -88,7 +88,7 @@ class Case:
 
 
 def test_it_ends_when_all_frames_are_trained_on_and_saves(tmp_path: Path) -> None:
-    case = Case(tmp_path, 99, frames=BATCH * T * 4 + 1, learner__checkpoint_every=2, learner__record_every=2)
+    case = Case(tmp_path, 99, frames=BATCH * T * 4 + 1, learner__checkpoint_every=2, learner__log_every=2)
     assert case.run()
     assert case.trainer.frames == BATCH * T * 5
     assert case.saved == [2, 4, 5]
@@ -114,7 +114,7 @@ def test_what_is_saved_already_is_not_saved_again_and_a_run_that_is_done_stays_s
 
 
 def test_a_failing_update_still_saves_what_was_trained(tmp_path: Path) -> None:
-    case = Case(tmp_path, 3, learner__checkpoint_every=100, learner__record_every=2)
+    case = Case(tmp_path, 3, learner__checkpoint_every=100, learner__log_every=2)
     case.recorder._file.close()
     with pytest.raises(ValueError, match="closed file"):
         case.run()
@@ -155,7 +155,7 @@ def test_the_best_is_kept_only_if_a_hundred_episodes_were_better(tmp_path: Path)
 
 
 def test_counts_of_the_last_step_are_measured(tmp_path: Path) -> None:
-    case = Case(tmp_path, 1, learner__record_every=1)
+    case = Case(tmp_path, 1, learner__log_every=1)
     case.run()
     counts = [each.count for each in Trajectories(1).take(BATCH) or [] if each.count is not None]
     assert counts
@@ -196,7 +196,7 @@ def played(solved: int, lost: int = 0) -> list[EpisodeSummary]:
     return [EpisodeSummary(1.0, 3, success=True)] * solved + [EpisodeSummary(0.0, 3, success=False)] * lost
 
 
-LINE_EVERY_2: dict[str, Any] = {"learner__record_every": 2, "learner__checkpoint_every": 100, "until": 0.95}
+LINE_EVERY_2: dict[str, Any] = {"learner__log_every": 2, "learner__checkpoint_every": 100, "until": 0.95}
 
 
 def test_it_ends_with_the_line_that_has_the_success_rate_and_saves(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_fewer_or_too_few_episodes_do_not_end_it(tmp_path: Path, solved: int, lo
 
 
 def test_without_a_success_rate_it_trains_on_all_frames(tmp_path: Path) -> None:
-    case = Case(tmp_path, 99, frames=BATCH * T * 4, learner__record_every=2)
+    case = Case(tmp_path, 99, frames=BATCH * T * 4, learner__log_every=2)
     case.episodes.add(1, played(100))
     assert case.run()
     assert case.saved == [4]

@@ -10,12 +10,13 @@ import torch
 from leco.learning.policy_step import PolicyBatch, shuffled
 
 if TYPE_CHECKING:
-    from leco.learning.state import Params, Settings
+    from leco.config.training import TrainingConfig
+    from leco.learning.state import Params
     from leco.models.policy import Policy
 
 
 def plain_steps(
-    network: Policy, parameters: Params, batch: PolicyBatch, settings: Settings, seed: int
+    network: Policy, parameters: Params, batch: PolicyBatch, settings: TrainingConfig, seed: int
 ) -> tuple[Params, list[float]]:
     """The parameters after all steps, and the norm of each gradient before it was limited."""
     assert settings.clip_range is not None

@@ -16,6 +16,7 @@ from training_case import A, B, T, make_batch
 from leco.algo.dedup import distinct
 from leco.algo.losses import log_prob
 from leco.algo.optim import AdamState, adam_jacobian_diag, adam_preconditioner, init_adam
+from leco.config.training import TrainingConfig
 from leco.learning.policy_pass import cut, cut_batch, run_policy, unroll_policy
 from leco.learning.policy_step import (
     PolicyBatch,
@@ -28,15 +29,15 @@ from leco.learning.policy_step import (
     shuffled,
     single_step,
 )
-from leco.learning.state import Params, Settings
 from leco.models.policy import MiniGridPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from leco.learning.state import Params
     from leco.models.policy import Policy
 
-SETTINGS = Settings(entropy=0.05, policy_learning_rate=0.01, policy_betas=(0.8, 0.95), eps=1e-4)
+SETTINGS = TrainingConfig(entropy=0.05, policy_learning_rate=0.01, policy_betas=(0.8, 0.95), eps=1e-4)
 LENGTH = 3
 
 
@@ -85,7 +86,7 @@ def same_step(found: PolicyStep, expected: PolicyStep) -> None:
     assert found.adam.steps == expected.adam.steps
 
 
-def steps(case: Case, settings: Settings, before: AdamState | None = None, seed: int = 0) -> PolicyStep:
+def steps(case: Case, settings: TrainingConfig, before: AdamState | None = None, seed: int = 0) -> PolicyStep:
     before = before or init_adam(case.parameters)
     return minibatch_steps(case.network, case.parameters, before, case.batch, settings, seed=seed)
 

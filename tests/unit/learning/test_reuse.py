@@ -12,9 +12,10 @@ from reference import losses_numpy, vtrace_numpy
 from training_case import A, B, T, make_batch, networks
 
 from leco.algo.dedup import distinct
+from leco.config.training import TrainingConfig
 from leco.learning.policy_pass import Sequences, cut, previous_action
 from leco.learning.policy_step import PolicyBatch, Targets
-from leco.learning.state import Settings, init
+from leco.learning.state import init
 from leco.learning.update import update
 from leco.methods.table import find_method
 from leco.models.build import build
@@ -22,12 +23,12 @@ from leco.models.build import build
 if TYPE_CHECKING:
     from leco.learning.state import Batch, Networks, Params, TrainingState
 
-REUSE = Settings(
+REUSE = TrainingConfig(
     alpha=0.1,
     entropy=0.05,
-    trace_decay=0.9,
+    vtrace_lambda=0.9,
     reward_scale=10.0,
-    go_on_after_cuts=True,
+    bootstrap_on_truncation=True,
     policy_learning_rate=0.01,
     eps=1e-4,
     max_gradient_norm=0.5,
@@ -55,13 +56,17 @@ def narrow(method: str = "exact", hash_kind: str | None = None) -> Networks:
 def narrow_batch(seed: int = 3) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     batch = make_batch(seed)
-    cut_TB = batch.start_TB[1:].clone()
-    cut_TB[:, 0] = False
-    assert cut_TB.any()
-    return batch._replace(core_state=torch.randn(1, 2, B, 8, generator=generator, dtype=torch.float64), cut_TB=cut_TB)
+    truncated_TB = batch.start_TB[1:].clone()
+    truncated_TB[:, 0] = False
+    assert truncated_TB.any()
+    return batch._replace(
+        core_state=torch.randn(1, 2, B, 8, generator=generator, dtype=torch.float64), truncated_TB=truncated_TB
+    )
 
 
-def stepped(nets: Networks, batch: Batch, settings: Settings, state: TrainingState | None = None) -> TrainingState:
+def stepped(
+    nets: Networks, batch: Batch, settings: TrainingConfig, state: TrainingState | None = None
+) -> TrainingState:
     return update(nets, state or init(nets), batch, find_method("exact"), settings)[0]
 
 
@@ -76,7 +81,7 @@ def test_an_update_is_ppo_on_vtrace_step_by_step() -> None:
     """Rewards, V-trace, advantages and steps, each from its naive reference, with the states of one pass over the batch."""
     nets, batch, state = narrow(), narrow_batch(), init(narrow())
     assert batch.count_TB is not None
-    assert batch.cut_TB is not None
+    assert batch.truncated_TB is not None
     index, unused = torch.arange((T + 1) * B).view(T + 1, B), torch.zeros(T + 1, B, dtype=torch.float64)
     with torch.no_grad():
         action_TB = previous_action(batch)
@@ -92,7 +97,7 @@ def test_an_update_is_ppo_on_vtrace_step_by_step() -> None:
     )
     target, advantage, rho = vtrace_numpy.vtrace(
         log_rho=(log_pi - log_mu).numpy(),
-        reward=torch.where(batch.cut_TB, whole.value_TB[:-1], reward).numpy(),
+        reward=torch.where(batch.truncated_TB, whole.value_TB[:-1], reward).numpy(),
         discount=(0.99 * (~batch.start_TB[1:]).double()).numpy(),
         value=whole.value_TB[:-1].numpy(),
         bootstrap=whole.value_TB[-1].numpy(),
@@ -142,7 +147,7 @@ def test_a_single_pass_in_sequences_is_the_papers_step_where_episodes_begin_with
 
 def test_a_sequence_that_is_longer_than_the_unroll_is_the_unroll() -> None:
     nets, batch = narrow(), narrow_batch()
-    for settings in (REUSE, Settings()):
+    for settings in (REUSE, TrainingConfig()):
         whole, longer = (dataclasses.replace(settings, sequence_length=length) for length in (None, 1000))
         assert same(stepped(nets, batch, longer), stepped(nets, batch, whole))
 
@@ -167,7 +172,7 @@ def test_standardized_advantages_have_no_scale_and_no_offset() -> None:
     with torch.no_grad():
         for parameter in nets.policy.value_head.parameters():
             parameter.zero_()
-    batch = batch._replace(cut_TB=None)
+    batch = batch._replace(truncated_TB=None)
 
     def policy_head(scale: float, *, normalize: bool) -> torch.Tensor:
         settings = dataclasses.replace(

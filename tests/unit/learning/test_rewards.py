@@ -12,15 +12,16 @@ from torch import Tensor
 from training_case import A, B, T, make_batch, networks
 
 from leco.algo.dedup import distinct
+from leco.config.training import TrainingConfig
 from leco.learning.intrinsic_pass import IntrinsicOutput
 from leco.learning.rewards import MEAN_DECAY, Rewards, compute_rewards, explained_variance, running_mean, running_trust
-from leco.learning.state import Settings, init
+from leco.learning.state import init
 from leco.learning.update import update
-from leco.methods.novelty import judge
+from leco.methods.novelty import compute_novelty
 from leco.methods.table import find_method
 
 BATCH = make_batch(3)
-SETTINGS = Settings(alpha=0.7, lambda_=0.25, reward_scale=3.0)
+SETTINGS = TrainingConfig(alpha=0.7, lambda_=0.25, reward_scale=3.0)
 
 
 def heads(seed: int = 0) -> IntrinsicOutput:
@@ -33,17 +34,22 @@ def number(value: float) -> Tensor:
     return torch.tensor(value, dtype=torch.float64)
 
 
-def r_ep(settings: Settings, method: str = "leco") -> Tensor:
-    """As `judge` pays a count."""
+def r_ep(settings: TrainingConfig, method: str = "leco") -> Tensor:
+    """As `compute_novelty` pays a count."""
     unique = distinct(BATCH.observation_TBO.flatten(0, 1))
     row = find_method(method)
-    return judge(
+    return compute_novelty(
         None, {}, BATCH, unique=unique, method=row, settings=settings, logits_TBA=BATCH.behaviour_logits_TBA
     ).r_ep_TB
 
 
 def computed(
-    settings: Settings, said: IntrinsicOutput | None, *, method: str = "leco", mean: float = 0.0, trust: float = 1.0
+    settings: TrainingConfig,
+    said: IntrinsicOutput | None,
+    *,
+    method: str = "leco",
+    mean: float = 0.0,
+    trust: float = 1.0,
 ) -> Rewards:
     return compute_rewards(
         BATCH,
@@ -189,20 +195,20 @@ def test_what_is_plotted_is_not_scaled() -> None:
 def test_a_first_visit_is_paid_once_by_every_method_that_counts(method: str) -> None:
     counts = BATCH.count_TB
     assert counts is not None
-    paid = r_ep(Settings(episodic_bonus="first-visit"), method)
+    paid = r_ep(TrainingConfig(episodic_bonus="first-visit"), method)
     assert paid.dtype == torch.float64
     assert paid.tolist() == (counts == 1).double().tolist()
-    torch.testing.assert_close(r_ep(Settings(), method), 1 / counts.double().sqrt())
+    torch.testing.assert_close(r_ep(TrainingConfig(), method), 1 / counts.double().sqrt())
 
 
 def test_a_first_visit_and_the_count_of_the_run_are_mixed() -> None:
     counts = BATCH.count_TB
     assert counts is not None
     batch = BATCH._replace(run_count_TB=16 * torch.ones_like(counts))
-    settings = Settings(episodic_bonus="first-visit", inter_episode=0.5)
+    settings = TrainingConfig(episodic_bonus="first-visit", run_count_weight=0.5)
     unique = distinct(batch.observation_TBO.flatten(0, 1))
     given: dict[str, Any] = {"unique": unique, "method": find_method("exact"), "logits_TBA": batch.behaviour_logits_TBA}
-    novel = judge(None, {}, batch, settings=settings, **given)
+    novel = compute_novelty(None, {}, batch, settings=settings, **given)
     torch.testing.assert_close(novel.r_ep_TB, 0.5 * (counts == 1).double() + 0.5 / 4)
 
 

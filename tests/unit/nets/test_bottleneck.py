@@ -8,7 +8,7 @@ from torch import Tensor
 
 from leco.algo.quantize import quantize
 from leco.models.intrinsic import dmlab_intrinsic, minigrid_intrinsic
-from leco.models.vq import Bits, Codebook
+from leco.models.vq import LSHBottleneck, VectorQuantizer
 
 N, D, SIZE = 6, 4, (3, 2)
 
@@ -22,8 +22,8 @@ def z() -> Tensor:
     return torch.randn(N, D, *SIZE, dtype=torch.float64, requires_grad=True)
 
 
-def bits() -> Bits:
-    return Bits(10, 11, D, SIZE).double()
+def bits() -> LSHBottleneck:
+    return LSHBottleneck(10, 11, D, SIZE).double()
 
 
 def noise(seed: int = 3) -> torch.Generator:
@@ -31,14 +31,14 @@ def noise(seed: int = 3) -> torch.Generator:
 
 
 def test_the_codebook_is_quantisation() -> None:
-    codebook, z_NDHW, weight_N = Codebook(5, D, SIZE).double(), z(), torch.arange(1.0, N + 1)
+    codebook, z_NDHW, weight_N = VectorQuantizer(5, D, SIZE).double(), z(), torch.arange(1.0, N + 1)
     squeezed = codebook(z_NDHW, weight_N, noise())
     expected = quantize(z_NDHW, codebook.vectors, weight_N)
     assert torch.equal(squeezed.z_NDHW, expected.z_q_NDHW)
     assert squeezed.loss == expected.codebook_term + expected.commitment_term
     assert codebook.code(z_NDHW).tolist() == expected.index_NHW.flatten(1).tolist()
     assert codebook.code(z_NDHW).shape == (N, codebook.code_width) == (N, 6)
-    assert 0.9 / 5 < Codebook(5, 64, SIZE).vectors.abs().max() <= 1 / 5
+    assert 0.9 / 5 < VectorQuantizer(5, 64, SIZE).vectors.abs().max() <= 1 / 5
 
 
 def test_bits_by_hand() -> None:
@@ -60,7 +60,7 @@ def test_bits_by_hand() -> None:
 
 
 def test_noise_is_uniform_up_to_three_tenths_and_only_there_if_asked_for() -> None:
-    net, z_NDHW = Bits(24, 11, D, SIZE).double(), torch.randn(400, D, *SIZE, dtype=torch.float64)
+    net, z_NDHW = LSHBottleneck(24, 11, D, SIZE).double(), torch.randn(400, D, *SIZE, dtype=torch.float64)
     with torch.no_grad():
         net.widen.weight.copy_(torch.eye(24))  # then the decoder sees the noisy bottleneck itself
         net.widen.bias.zero_()
@@ -101,7 +101,7 @@ def test_the_pressure_makes_bits() -> None:
 def test_sizes_are_those_of_the_paper() -> None:
     for make, units, code_bits, width in ((minigrid_intrinsic, 256, 25, 4), (dmlab_intrinsic, 512, 62, 8)):
         net = make(7, bits=True)
-        assert isinstance(net.bottleneck, Bits)
+        assert isinstance(net.bottleneck, LSHBottleneck)
         assert net.bottleneck.projection_PF.shape == (code_bits, units)
         assert net.bottleneck.code_width == width
     view_N = torch.randint(3, (5, 7, 7, 3), dtype=torch.uint8)

@@ -149,7 +149,7 @@ def test_modulator_and_value_begin_at_zero_unless_the_modulator_is_the_whole_bon
     net = minigrid_intrinsic(ACTIONS)
     assert (net.modulate(z_NF, action_N) == 0).all()
     assert (net.value(z_NF) == 0).all()
-    told = minigrid_intrinsic(ACTIONS, told_novelty=True)
+    told = minigrid_intrinsic(ACTIONS, condition_on_novelty=True)
     assert (told.modulate(z_NF, action_N, novelty_N=torch.ones(5)) != 0).all()
 
 
@@ -165,7 +165,7 @@ def test_the_scores_depend_on_the_observation_and_the_action() -> None:
 
 
 def test_a_modulator_that_is_told_the_novelty_answers_to_it() -> None:
-    net = minigrid_intrinsic(ACTIONS, told_novelty=True)
+    net = minigrid_intrinsic(ACTIONS, condition_on_novelty=True)
     z_NF, action_N = torch.randn(1, 576).expand(3, -1), torch.full((3,), 2)
     scores_NA = net.modulate(z_NF, action_N, novelty_N=torch.tensor([0.0, 0.5, 1.0]))
     torch.testing.assert_close(scores_NA[1] - scores_NA[0], 0.5 * net.modulator_out.weight[:, -1])
@@ -219,7 +219,9 @@ def test_wrong_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="this modulator is not told the novelty"):
         net.modulate(torch.zeros(2, 576), torch.zeros(2, dtype=torch.int64), novelty_N=torch.zeros(2))
     with pytest.raises(ValueError, match="this modulator is told the novelty"):
-        minigrid_intrinsic(ACTIONS, told_novelty=True).modulate(torch.zeros(2, 576), torch.zeros(2, dtype=torch.int64))
+        minigrid_intrinsic(ACTIONS, condition_on_novelty=True).modulate(
+            torch.zeros(2, 576), torch.zeros(2, dtype=torch.int64)
+        )
     with pytest.raises(ValueError, match=r"weights must have shape \[2\], one a sample, not \[3\]"):
         net.encode(torch.zeros(2, 7, 7, 3, dtype=torch.uint8), torch.ones(3))
 
@@ -313,7 +315,7 @@ def test_without_a_learned_hash_modulator_and_value_begin_at_zero_too(
     assert (scores_NA.shape, value_N.shape) == ((4, ACTIONS), (4,))
     assert not scores_NA.any()
     assert not value_N.any()
-    told = make(ACTIONS, told_novelty=True)
+    told = make(ACTIONS, condition_on_novelty=True)
     z_NF = told.encode(observation_N)
     assert (told.modulate(z_NF, action_N, novelty_N=torch.ones(4)) != 0).all()
     assert not told.value(z_NF).any()

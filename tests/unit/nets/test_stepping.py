@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leco.models.fused_step import stepper
+from leco.models.fused_step import make_step_fn
 from leco.models.policy import DmlabPolicy, MiniGridPolicy, Policy
 
 STEPS, ENVIRONMENTS, ACTIONS = 6, 5, 7
@@ -33,7 +33,7 @@ def seen(policy: Policy) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def stepped(policy: Policy, inputs: tuple[Tensor, ...], state: Tensor) -> tuple[Tensor, Tensor]:
-    step, logits = stepper(policy), []
+    step, logits = make_step_fn(policy), []
     for each in zip(*inputs, strict=True):
         before = state.clone()
         logits_EA, following = step(state, *each)
@@ -58,7 +58,7 @@ def test_stepping_gives_what_the_policy_gives(kind: type[MiniGridPolicy | DmlabP
 
 def test_a_policy_of_another_make_is_called_as_it_is() -> None:
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(147, 8), nn.ReLU())
-    policy = trained(Policy(ACTIONS, encoder, image=(7, 7), width=16, layers=2, feeds_back=True))
+    policy = trained(Policy(ACTIONS, encoder, image=(7, 7), width=16, layers=2, use_last_action_reward=True))
     inputs = seen(policy)
     state = policy.initial_state(ENVIRONMENTS)
     with torch.inference_mode():
@@ -72,10 +72,10 @@ def test_a_stepper_keeps_the_parameters_it_was_made_with() -> None:
     policy = trained(MiniGridPolicy(ACTIONS))
     inputs, state = seen(policy), policy.initial_state(ENVIRONMENTS)
     first = tuple(each[0] for each in inputs)
-    step = stepper(policy)
+    step = make_step_fn(policy)
     before = step(state, *first)[0].clone()
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(1.0)
     assert (step(state, *first)[0] == before).all()
-    assert not torch.allclose(stepper(policy)(state, *first)[0], before)
+    assert not torch.allclose(make_step_fn(policy)(state, *first)[0], before)

@@ -10,7 +10,7 @@ import pytest
 
 from leco.cli.watch import tail as module
 from leco.cli.watch.tail import Tail
-from services.learner.metrics_logger import Recorder
+from services.learner.metrics_logger import MetricsLogger
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ def test_each_whole_line_comes_once_and_half_a_line_when_it_is_whole(tmp_path: P
 
 def test_lines_of_the_real_recorder_and_a_run_that_is_resumed_from_an_earlier_checkpoint(tmp_path: Path) -> None:
     tail = Tail(tmp_path / "metrics.csv")
-    first = Recorder(tmp_path, 0)
+    first = MetricsLogger(tmp_path, 0)
     for update in range(1, 6):
         first.write({"frames": 100 * update, "updates": update, "seconds": 1.5 * update, "return": update / 10})
     first.close()
@@ -47,7 +47,7 @@ def test_lines_of_the_real_recorder_and_a_run_that_is_resumed_from_an_earlier_ch
     assert found.anew
     assert found.values_LC[:, found.columns.index("frames")].tolist() == [100, 200, 300, 400, 500]
     assert np.isnan(found.values_LC[:, found.columns.index("r_ta")]).all()
-    again = Recorder(tmp_path, 3)  # its checkpoint is after the third update
+    again = MetricsLogger(tmp_path, 3)  # its checkpoint is after the third update
     again.write({"frames": 401, "updates": 4, "seconds": 9.0})
     found = tail.read()
     assert found.anew

@@ -10,7 +10,7 @@ const PANELS = [
   { id: "codes", title: "Codes", hint: "shares of a batch", names: ["new_code_share", "distinct_share"] },
   { id: "entropy", title: "Entropy", hint: "of the policy, nats", names: ["entropy"] },
   { id: "losses", title: "Policy losses", hint: "policy gradient and value", names: ["policy_gradient_loss", "value_loss"] },
-  { id: "intrinsic-losses", title: "Intrinsic losses", hint: "of the hash and of V^e", names: ["hash_loss", "value_e_loss"] },
+  { id: "intrinsic-losses", title: "Intrinsic losses", hint: "of the hash and of V^e", names: ["hash_loss", "extrinsic_value_loss"] },
   { id: "novelty", title: "Novelty", hint: "of the method's own networks", names: ["novelty_loss", "rnd_error", "forward_loss", "inverse_loss", "adversary_kl"] },
   { id: "gradient", title: "Gradient norm", hint: "of the policy", names: ["gradient_norm"] },
   { id: "length", title: "Length", hint: "actions, mean of the last 100 episodes", names: ["length"] },
