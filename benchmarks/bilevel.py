@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     ]  # logits of T actions, values of T+1 observations
     Step = Callable[[], Tensor]
 
-InnerLoss = Literal["policy-gradient", "whole"]
-INNER_LOSSES: tuple[InnerLoss, ...] = ("policy-gradient", "whole")
+InnerLoss = Literal["policy-gradient", "full"]
+INNER_LOSSES: tuple[InnerLoss, ...] = ("policy-gradient", "full")
 VIEWS = ("every", "distinct")
 CORES = ("leco", "careful", "plain")
 FASTER = 3.0
@@ -229,7 +229,7 @@ def inner(problem: Problem, forward: Forward, policy: Parameters, r_ta_TB: Tenso
         log_prob_TB=log_pi_TB, advantage_TB=trace.advantage_TB, rho_TB=trace.rho_TB, detach_weights=detach
     )
     critic_loss = value_loss(value_TB=value_TB[:-1], target_TB=trace.target_TB, detach_target=detach)
-    whole = gradient_loss + critic_loss - settings.entropy * entropy(logits_TBA)
+    whole = gradient_loss + critic_loss - settings.entropy_cost * entropy(logits_TBA)
     return Inner(gradient_loss, whole, log_pi_TB, trace, gates)
 
 

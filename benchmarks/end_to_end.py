@@ -63,7 +63,7 @@ RECORD_EVERY = 5  # updates, so that a line of metrics.csv is never far from the
 PATIENCE = 180.0  # seconds until the next update, the first one included
 SAMPLE_SECONDS, SETTLED_MINUTES = 10.0, 2.0
 SERVICES = ("hashcount", "learner", "actor")
-MEANS = ("waiting_share", "updating_share", "lag")
+MEANS = ("waiting_share", "updating_share", "policy_lag")
 
 
 @dataclass(frozen=True)
@@ -233,8 +233,8 @@ def leco_run(task: str, name: str, seconds: float) -> Run:
 def leco_command(task: str, method: str, preset: str, run: Path) -> list[str]:
     """`leco train` without an end."""
     command = [sys.executable, "-P", "-m", "leco", "train", "--task", task, "--method", method, "--frames", "1e9"]
-    command += ["--preset", preset, "--run", str(run)]
-    settings = (f"learner.log_every={RECORD_EVERY}", f"actors.unroll={UNROLL}", f"learner.batch={BATCH}")
+    command += ["--preset", preset, "--run-dir", str(run)]
+    settings = (f"learner.log_every={RECORD_EVERY}", f"actors.unroll_length={UNROLL}", f"learner.batch_size={BATCH}")
     return [*command, *(f"--set={each}" for each in settings)]
 
 

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import redis
+from hashcount_process import service
 
 from leco.rpc.channel import open_channel
 from leco.rpc.hashcount_client import SERVICE
 from leco.telemetry.provenance import hardware
 from leco.v1 import hash_count_pb2, hash_count_pb2_grpc
-from services.hashcount.demo import service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -113,7 +113,7 @@ def make_runs(folder: Path, method: str) -> None:
 def write_metrics(path: Path, experiment: Experiment) -> None:
     """A line for every update."""
     random = np.random.default_rng(experiment.seed)
-    size = experiment.learner.batch * experiment.actors.unroll
+    size = experiment.learner.batch_size * experiment.actors.unroll_length
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()

@@ -32,6 +32,7 @@ import grpc
 import numpy as np
 import torch
 from hashcount import Report, alternately, measured, ratios, spread
+from hashcount_process import service
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -49,7 +50,6 @@ from leco.telemetry.logging import configure_logging
 from leco.telemetry.malloc import keep_freed_memory
 from leco.types import ParameterSnapshot, RunSpecification, Trajectory, TrajectorySpec
 from leco.v1 import learner_pb2, learner_pb2_grpc
-from services.hashcount.demo import service
 from services.learner.batching import make_batch
 from services.learner.metrics import LearnerMetrics
 from services.learner.servicer import LearnerServicer
@@ -519,7 +519,7 @@ def real_training(report: Report, seconds: float) -> None:
         config.write_text(to_toml(experiment))
         with (
             leco(
-                "learner", "serving", Path(folder), f"--config={config}", f"--run={run}", "--listen=127.0.0.1:0"
+                "learner", "serving", Path(folder), f"--config={config}", f"--run-dir={run}", "--listen=127.0.0.1:0"
             ) as line,
             leco(
                 "actor",
@@ -531,7 +531,7 @@ def real_training(report: Report, seconds: float) -> None:
         ):
             samples = watch(int(line["metrics_port"]), int(actor["port"]), seconds)
     used, trained = [], []
-    unroll_frames = experiment.actors.unroll
+    unroll_frames = experiment.actors.unroll_length
     for version, when, frames in samples.used:
         if version in samples.published:
             used.append(when - samples.published[version])
@@ -539,7 +539,7 @@ def real_training(report: Report, seconds: float) -> None:
             trained += [later[0] - samples.published[version]] if later else []
     updates = np.diff(sorted(samples.published.values()))
     report.say(
-        f"## In a run\n\nLECO on {REAL_TASK}, {experiment.actors.environments} environments, unrolls of {unroll_frames}, "
+        f"## In a run\n\nLECO on {REAL_TASK}, {experiment.actors.num_envs} environments, unrolls of {unroll_frames}, "
         f"one actor, one thread each, {seconds:.0f} s; from the services' own metrics, read every {samples.period * 1000:.0f} ms "
         "(so much is the error). An update with its publication took "
         f"{np.median(updates):.2f} s in the median."

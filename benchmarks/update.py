@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).parent / "data" / "keycorridor_s4r3_16x96.npz"
 ACTIONS = 7
-LAPTOP = TrainingConfig(inner_loss="whole", decoded=96)
+LAPTOP = TrainingConfig(inner_loss="full", decoder_samples=96)
 WAYS = {  # method, settings, and whether the batch has a reward
     "no-int": ("no-int", TrainingConfig(), True),
     "vq-only": ("vq-only", TrainingConfig(), True),
     "leco, inner loss: policy gradient": ("leco", TrainingConfig(), True),
     "leco, inner loss: policy gradient, unrewarded": ("leco", TrainingConfig(), False),
-    "leco, inner loss: whole": ("leco", TrainingConfig(inner_loss="whole"), True),
+    "leco, inner loss: whole": ("leco", TrainingConfig(inner_loss="full"), True),
     "leco, inner loss: whole, 96 decoded": ("leco", LAPTOP, True),
     "leco, inner loss: whole, 96 decoded, unrewarded": ("leco", LAPTOP, False),
 }

@@ -21,7 +21,7 @@ class ServiceParser(argparse.ArgumentParser):
     """
 
     def __init__(self, service: str, description: str, *, example: str = "--log-level") -> None:
-        self._prefix = f"LECO_{service.upper()}_"
+        self._prefix = f"LECO_{service.replace('-', '_').upper()}_"
         super().__init__(
             prog=f"leco {service}",
             description=description,

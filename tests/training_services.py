@@ -21,10 +21,10 @@ LECO = (sys.executable, "-P", "-m", "leco")
 TASK = "MiniGrid-Fetch-5x5-N2-v0"
 SMALL: dict[str, Any] = {
     "task": TASK,
-    "actors.environments": 2,
-    "actors.unroll": 8,
-    "learner.batch": 2,
-    "learner.queue": 8,
+    "actors.num_envs": 2,
+    "actors.unroll_length": 8,
+    "learner.batch_size": 2,
+    "learner.queue_capacity": 8,
     "learner.checkpoint_every": 10,
     "learner.log_every": 1,
 }
@@ -72,7 +72,7 @@ def learner(run: Path, *, listen: str = "127.0.0.1:0", **overrides: Any) -> Trai
     config = run.with_suffix(".toml")
     changes = {key.replace("__", "."): value for key, value in overrides.items()}
     config.write_text(to_toml(parse("", SMALL | changes)))
-    flags = (f"--config={config}", f"--run={run}", f"--listen={listen}", "--metrics-port=0", "--threads=1")
+    flags = (f"--config={config}", f"--run-dir={run}", f"--listen={listen}", "--metrics-port=0", "--threads=1")
     return TrainingProcess("learner", *flags)
 
 

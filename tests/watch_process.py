@@ -113,5 +113,5 @@ def checkpoint(run: Path, updates: int, **changed: object) -> None:
     torch.manual_seed(updates)
     state = init(build(find_method(experiment.method), task.observation_shape, task.actions))
     (run / "checkpoints").mkdir(parents=True, exist_ok=True)
-    frames = updates * experiment.learner.batch * experiment.actors.unroll
+    frames = updates * experiment.learner.batch_size * experiment.actors.unroll_length
     save(run / "checkpoints" / f"{updates:09d}.safetensors", state._replace(updates=updates), {"frames": frames})

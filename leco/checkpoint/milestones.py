@@ -24,7 +24,7 @@ def milestone_path(folder: Path, updates: int) -> Path:
 
 def milestone_updates(experiment: Experiment) -> dict[int, str]:
     """After which updates a state is kept, and the share of the training that it is after, such as 50%."""
-    count, size = experiment.learner.milestones, experiment.learner.batch * experiment.actors.unroll
+    count, size = experiment.learner.milestones, experiment.learner.batch_size * experiment.actors.unroll_length
     return {-(-k * experiment.frames // (count * size)): f"{100 * k / count:.0f}%" for k in range(1, count + 1)}
 
 
@@ -34,7 +34,7 @@ def find_milestones(run: Path, experiment: Experiment) -> dict[str, Path]:
     Raises:
         ConfigError: it has none.
     """
-    due, size = milestone_updates(experiment), experiment.learner.batch * experiment.actors.unroll
+    due, size = milestone_updates(experiment), experiment.learner.batch_size * experiment.actors.unroll_length
     found = {}
     for path in sorted((run / "checkpoints").glob(f"{_PREFIX}[0-9]*.safetensors")):
         updates = int(path.stem.removeprefix(_PREFIX))

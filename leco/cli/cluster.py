@@ -25,7 +25,7 @@ COMPONENT = "app.kubernetes.io/component"
 LEARNER_POD, METRICS_PORT = "learner-0", 9451
 WATCH_SECONDS = 5.0  # over which frames per second are measured
 TIMEOUT_SECONDS = 10
-SPENT, WAITING = "leco_learner_spent_seconds_total", "leco_learner_spent_seconds_total waiting"
+SPENT, WAITING = "leco_learner_time_seconds_total", "leco_learner_time_seconds_total waiting"
 
 
 @dataclass(frozen=True, slots=True)

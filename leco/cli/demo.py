@@ -46,11 +46,11 @@ OF_THE_ZOO, ZOO_EPISODES = "KeyCorridorS6R3", 20
 def main(arguments: Sequence[str] | None = None) -> None:
     """Trains, evaluates, draws, and plays an entry of the zoo."""
     parser = argparse.ArgumentParser("leco demo", description=__doc__)
-    parser.add_argument("--run", type=Path, metavar="FOLDER", help="the run's folder (default: runs/demo-TIME)")
+    parser.add_argument("--run-dir", type=Path, metavar="FOLDER", help="the run's folder (default: runs/demo-TIME)")
     parser.add_argument("--frames", type=float, help="actions to train on at most (default: 1.2e6)")
     parser.add_argument("--seed", type=int, help="of networks, actions and levels (default: 1)")
     given = parser.parse_args(arguments)
-    folder: Path = given.run or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
+    folder: Path = given.run_dir or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
     try:
         experiment = parse(EXPERIMENT, {"frames": given.frames, "seed": given.seed})
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Compiles the levels of DeepMind Lab that a run will play: `leco levels`, the warm-up job in Kubernetes."""
+"""Compiles the levels of DeepMind Lab that a run will play: `leco dmlab-levels`, the warm-up job in Kubernetes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ are skipped.
 LECO_DMLAB_LEVELS says how many different levels are played, for this command and for actors alike, and LECO_DMLAB_CACHE where
 they are kept (docs/dmlab.md). Many machines share the work by --part and --parts:
 
-  LECO_DMLAB_LEVELS=1000 leco levels --config experiment.toml --part 0 --parts 4"""
+  LECO_DMLAB_LEVELS=1000 leco dmlab-levels --config experiment.toml --part 0 --parts 4"""
 MOST_PARTS = 100_000
 TELL_EVERY = 10
 
@@ -33,7 +33,7 @@ log = structlog.get_logger("leco.levels")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compiles one part of the levels; ends with code 1 if some could not be compiled."""
-    parser = flags.ServiceParser("levels", DESCRIPTION)
+    parser = flags.ServiceParser("dmlab-levels", DESCRIPTION)
     parser.setting("--config", default=None, kind=flags.existing_file, metavar="FILE", help="the experiment")
     parser.setting(
         "--part", default="0", kind=flags.whole_number(0, MOST_PARTS), metavar="N", help="which part of them, from 0"
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         failed = warm_up(given.config.read_text(), Machine.from_environment(), given.part, given.parts)
     except ValueError as error:
-        sys.exit(f"leco levels: {error}")
+        sys.exit(f"leco dmlab-levels: {error}")
     sys.exit(1 if failed else 0)
 
 

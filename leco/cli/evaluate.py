@@ -51,9 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of levels and actions (default: 0)")
     parser.add_argument("--greedy", action="store_true", help="the most probable action instead of a drawn one")
-    parser.add_argument(
-        "--video", "--gif", type=Path, metavar="FILE", help="also draw the first episode: FILE.mp4 or FILE.gif"
-    )
+    parser.add_argument("--video", type=Path, metavar="FILE", help="also draw the first episode: FILE.mp4 or FILE.gif")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to a file")
     given = parser.parse_args(arguments)
     if given.episodes < 1:

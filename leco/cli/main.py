@@ -21,12 +21,8 @@ COMMANDS = {
     "hashcount": ("services.hashcount.__main__", "run the hash-count service"),
     "health": ("leco.cli.health", "ask a running service whether it is well"),
     "cluster": ("leco.cli.cluster", "show what runs in a Kubernetes cluster, and how far it is"),
-    "levels": ("leco.cli.dmlab_levels", "compile levels of DeepMind Lab ahead of play"),
+    "dmlab-levels": ("leco.cli.dmlab_levels", "compile levels of DeepMind Lab ahead of play"),
     "demo": ("leco.cli.demo", "train LECO until it solves MultiRoom-N6, and play with what it learned"),
-    "count-demo": (
-        "services.hashcount.demo",
-        "the hash-count service and a small client that shows exactly-once counting",
-    ),
 }
 
 
@@ -39,7 +35,7 @@ def main() -> None:
     if name == "--version":
         sys.stdout.write(f"leco {metadata.version('leco')}\n")
     elif name in ("-h", "--help", "help"):
-        rows = "\n".join(f"  {command:12}{what}" for command, (_, what) in COMMANDS.items())
+        rows = "\n".join(f"  {command:13}{what}" for command, (_, what) in COMMANDS.items())
         sys.stdout.write(
             f"usage: leco COMMAND [FLAGS]\n\n{__package_doc__}\n\ncommands:\n{rows}\n\n`leco COMMAND --help` tells more.\n"
         )

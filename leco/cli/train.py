@@ -47,9 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         experiment = read_experiment(given)
     except (ConfigError, OSError) as error:
         parser.error(str(error))
-    folder: Path = given.run or Path("runs") / f"{experiment.task}-{experiment.method}-{experiment.seed}"
+    folder: Path = given.run_dir or Path("runs") / f"{experiment.task}-{experiment.method}-{experiment.seed}"
     if is_entry(folder):
-        parser.error(f"{folder} is an entry of the zoo, which is only played: choose another folder with --run")
+        parser.error(f"{folder} is an entry of the zoo, which is only played: choose another folder with --run-dir")
     how = {"actors": given.actors, "store": given.store, "threads": given.threads}
     sys.exit(train(experiment, folder, **how, began=process_start()))
 
@@ -196,7 +196,7 @@ def _children(
     counts = find_method(experiment.method).counts
     learner_port, hashcount_port = _free_ports(2)
     leco = [sys.executable, "-P", "-m", "leco"]
-    learner = [*leco, "learner", f"--config={config}", f"--run={folder}", f"--listen=127.0.0.1:{learner_port}"]
+    learner = [*leco, "learner", f"--config={config}", f"--run-dir={folder}", f"--listen=127.0.0.1:{learner_port}"]
     children = [Child("learner", [*learner, "--metrics-port=off", f"--threads={threads}"], logs / "learner.log")]
     if counts:
         command = [*leco, "hashcount", f"--listen=127.0.0.1:{hashcount_port}", "--metrics-port=off"]

@@ -44,11 +44,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="any other key of the experiment, for example --set training.alpha=0.02",
     )
     parser.add_argument("--actors", type=int, default=1, help="actor processes (default: 1)")
-    parser.add_argument("--envs", type=int, metavar="N", help="environments of each actor (default: the preset's)")
+    parser.add_argument("--num-envs", type=int, metavar="N", help="environments of each actor (default: the preset's)")
     parser.add_argument(
         "--store", default="memory", help="where visits are counted: memory, or redis://... (default: memory)"
     )
-    parser.add_argument("--run", type=Path, metavar="FOLDER", help="the run's folder (default: runs/TASK-METHOD-SEED)")
+    parser.add_argument(
+        "--run-dir", type=Path, metavar="FOLDER", help="the run's folder (default: runs/TASK-METHOD-SEED)"
+    )
     parser.add_argument(
         "--threads",
         type=int,
@@ -70,7 +72,7 @@ def read_experiment(given: argparse.Namespace) -> Experiment:
         "until": given.until,
         "seed": given.seed,
         "preset": given.preset or (DEFAULT_PRESET if file is None else None),
-        "actors.environments": given.envs,
+        "actors.num_envs": given.num_envs,
     }
     for each in given.set:
         key, equals, value = each.partition("=")
@@ -90,17 +92,17 @@ def read_experiment(given: argparse.Namespace) -> Experiment:
 
 def shared(experiment: Experiment, actors: int, overrides: Mapping[str, object]) -> Experiment:
     """The experiment with several actors, as far as it does not say itself how."""
-    learner, environments = experiment.learner, experiment.actors.environments
+    learner, environments = experiment.learner, experiment.actors.num_envs
     if learner.synchronous:  # together they play what one alone would, so that nothing grows old
-        if overrides.get("actors.environments") is None and environments % actors == 0:
+        if overrides.get("actors.num_envs") is None and environments % actors == 0:
             experiment = dataclasses.replace(
-                experiment, actors=dataclasses.replace(experiment.actors, environments=environments // actors)
+                experiment, actors=dataclasses.replace(experiment.actors, num_envs=environments // actors)
             )
         return experiment
-    if "learner.queue" not in overrides:  # so that no actor waits for another one's credits
-        room = learner.batch + actors * environments
+    if "learner.queue_capacity" not in overrides:  # so that no actor waits for another one's credits
+        room = learner.batch_size + actors * environments
         experiment = dataclasses.replace(
-            experiment, learner=dataclasses.replace(learner, queue=max(learner.queue, room))
+            experiment, learner=dataclasses.replace(learner, queue_capacity=max(learner.queue_capacity, room))
         )
     return experiment
 

@@ -17,28 +17,28 @@ class ConfigError(ValueError):
 class ActorConfig:
     """How actors play.
 
-    environments  how many one actor steps side by side
-    unroll        actions in a trajectory
+    num_envs       how many one actor steps side by side
+    unroll_length  actions in a trajectory
     """
 
-    environments: int = 16
-    unroll: int = 96
+    num_envs: int = 16
+    unroll_length: int = 96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerConfig:
     """How the learner runs. Everything is counted in updates, but the queue, which is in trajectories.
 
-    batch             trajectories in a batch
-    queue             trajectories received and not yet trained on, with those on their way: one batch, because what waits grows
+    batch_size        trajectories in a batch
+    queue_capacity    trajectories received and not yet trained on, with those on their way: one batch, because what waits grows
                       old; with several actors at least a batch and the environments of all of them
-    max_policy_lag           a trajectory of parameters older than this many versions is dropped
+    max_policy_lag    a trajectory of parameters older than this many versions is dropped
     publish_every     how often actors can get new parameters
     checkpoint_every  how often the state is saved
-    keep              how many of the newest checkpoints are kept, beside the best
+    keep_checkpoints  how many of the newest checkpoints are kept, beside the best
     milestones        how many are kept for good, after even shares of the frames (4: 25, 50, 75 and 100 %), for `leco report`
                       to show how behaviour changed; one of MiniGrid takes 17 MB
-    log_every      how often a line is written to metrics.csv and TensorBoard
+    log_every         how often a line is written to metrics.csv and TensorBoard
     synchronous       actors play only when the learner waits for what they play, with the parameters of that moment: nothing is
                       older than it must be (a single actor with a batch of environments is on policy). Otherwise they play while
                       it learns, which is faster and older
@@ -47,12 +47,12 @@ class LearnerConfig:
                       played before the last checkpoint is dropped by its version, whatever max_policy_lag is
     """
 
-    batch: int = 16
-    queue: int = 16
+    batch_size: int = 16
+    queue_capacity: int = 16
     max_policy_lag: int = 20
     publish_every: int = 1
     checkpoint_every: int = 500
-    keep: int = 3
+    keep_checkpoints: int = 3
     milestones: int = 4
     log_every: int = 20
     synchronous: bool = False
@@ -103,12 +103,12 @@ def check(experiment: Experiment) -> None:
     actors, learner, training = experiment.actors, experiment.learner, experiment.training
     positive = {
         "frames": experiment.frames,
-        "actors.environments": actors.environments,
-        "actors.unroll": actors.unroll,
-        "learner.batch": learner.batch,
+        "actors.num_envs": actors.num_envs,
+        "actors.unroll_length": actors.unroll_length,
+        "learner.batch_size": learner.batch_size,
         "learner.publish_every": learner.publish_every,
         "learner.checkpoint_every": learner.checkpoint_every,
-        "learner.keep": learner.keep,
+        "learner.keep_checkpoints": learner.keep_checkpoints,
         "learner.log_every": learner.log_every,
         "training.policy_learning_rate": training.policy_learning_rate,
         "training.intrinsic_learning_rate": training.intrinsic_learning_rate,
@@ -140,7 +140,7 @@ def check(experiment: Experiment) -> None:
         "training.alpha": training.alpha,
     }
     not_negative |= {"learner.milestones": learner.milestones}
-    not_negative |= {"training.entropy": training.entropy, "training.adversary": training.adversary}
+    not_negative |= {"training.entropy_cost": training.entropy_cost, "training.agac_coef": training.agac_coef}
     for key, value in not_negative.items():
         if value < 0:
             raise ConfigError(f"{key} is {value}, expected 0 or more")
@@ -151,17 +151,17 @@ def check(experiment: Experiment) -> None:
             training.modulator_learning_rate,
             "more than 0; leave it out for the intrinsic module's",
         ),
-        ("entropy_end", training.entropy_end, "more than 0; leave it out for an entropy that does not change"),
-        ("decoded", training.decoded, "at least 1; leave it out to decode all"),
+        ("entropy_end", training.entropy_cost_end, "more than 0; leave it out for an entropy that does not change"),
+        ("decoded", training.decoder_samples, "at least 1; leave it out to decode all"),
         ("clip_range", training.clip_range, "more than 0; leave it out for the plain policy gradient"),
         ("sequence_length", training.sequence_length, "at least 1; leave it out for whole unrolls"),
     )
     for key, number, expected in optional:
         if number is not None and number <= 0:
             raise ConfigError(f"training.{key} is {number}, expected {expected}")
-    if learner.queue < learner.batch:
+    if learner.queue_capacity < learner.batch_size:
         raise ConfigError(
-            f"learner.queue is {learner.queue}, expected at least learner.batch ({learner.batch}): "
+            f"learner.queue_capacity is {learner.queue_capacity}, expected at least learner.batch_size ({learner.batch_size}): "
             "a batch must fit in the queue, or training waits for ever"
         )
     _check_until(experiment)
@@ -188,20 +188,22 @@ def _check_until(experiment: Experiment) -> None:
 
 def _check_anneal(training: TrainingConfig) -> None:
     """That what changes in the course of a run does so from some frame to a later one."""
-    begin, end = training.entropy_anneal
+    begin, end = training.entropy_cost_anneal
     if not 0 <= begin <= end:
         raise ConfigError(
-            f"training.entropy_anneal is {list(training.entropy_anneal)}, expected two numbers of frames, the smaller one first"
+            f"training.entropy_cost_anneal is {list(training.entropy_cost_anneal)}, expected two numbers of frames, the smaller one "
+            "first"
         )
 
 
 def _check_reuse(experiment: Experiment) -> None:
     """That a batch can be cut into sequences, and learned from more than once."""
-    training, unroll = experiment.training, experiment.actors.unroll
+    training, unroll = experiment.training, experiment.actors.unroll_length
     length = min(training.sequence_length or unroll, unroll)
     if unroll % length != 0:
         raise ConfigError(
-            f"training.sequence_length is {length}, expected a divisor of actors.unroll ({unroll}), which is cut into sequences"
+            f"training.sequence_length is {length}, expected a divisor of actors.unroll_length ({unroll}), which is "
+            "cut into sequences"
         )
     if training.epochs * training.minibatches > 1 and training.clip_range is None:
         raise ConfigError(
@@ -227,11 +229,13 @@ def _check_hash(experiment: Experiment) -> None:
     size, method = experiment.hash, method_of(experiment)
     if size.size is not None and not all(1 <= each <= 16 for each in size.size):
         raise ConfigError(f"hash.size is {list(size.size)}, expected a height and a width from 1 to 16")
-    if size.codes is not None and not 2 <= size.codes <= 256:
-        raise ConfigError(f"hash.codes is {size.codes}, expected 2 to 256: a place of a code is a byte")
+    for name in ("codebook_size", "dsc_levels"):
+        number = getattr(size, name)
+        if number is not None and not 2 <= number <= 256:
+            raise ConfigError(f"hash.{name} is {number}, expected 2 to 256: a place of a code is a byte")
     if size.bits is not None and not 1 <= size.bits <= 2048:
         raise ConfigError(f"hash.bits is {size.bits}, expected 1 to 2048: a code has at most 256 bytes")
-    given = [name for name in ("size", "codes", "bits") if getattr(size, name) is not None]
+    given = [name for name in ("size", "codebook_size", "dsc_levels", "bits") if getattr(size, name) is not None]
     if given and method.hash in (Hash.EXACT, Hash.OBJECTS):
         raise ConfigError(
             f"hash.{given[0]} is {getattr(size, given[0])}, but the hash {method.hash.value} has no size: leave it out, or "
@@ -255,21 +259,21 @@ def _check_turns(actors: ActorConfig, learner: LearnerConfig) -> None:
     """In a deterministic run an unroll of all environments is used up by whole updates, and then actors get new parameters."""
     if not learner.deterministic:
         return
-    if actors.environments % learner.batch != 0:
+    if actors.num_envs % learner.batch_size != 0:
         raise ConfigError(
-            f"actors.environments is {actors.environments}, expected a multiple of learner.batch ({learner.batch}) because "
+            f"actors.num_envs is {actors.num_envs}, expected a multiple of learner.batch_size ({learner.batch_size}) because "
             "learner.deterministic is true: what is played in a turn must be used up by whole updates"
         )
-    turn = actors.environments // learner.batch
+    turn = actors.num_envs // learner.batch_size
     if turn % learner.publish_every != 0:
         raise ConfigError(
             f"learner.publish_every is {learner.publish_every}, expected a divisor of {turn}, the updates of a turn "
-            "(actors.environments / learner.batch), because learner.deterministic is true: the actor waits for the parameters "
+            "(actors.num_envs / learner.batch_size), because learner.deterministic is true: the actor waits for the parameters "
             "after each turn"
         )
     if learner.checkpoint_every % turn != 0:
         raise ConfigError(
             f"learner.checkpoint_every is {learner.checkpoint_every}, expected a multiple of {turn}, the updates of a turn "
-            "(actors.environments / learner.batch), because learner.deterministic is true: a run can only go on from the end "
+            "(actors.num_envs / learner.batch_size), because learner.deterministic is true: a run can only go on from the end "
             "of a turn"
         )

@@ -16,12 +16,12 @@ from typing import Any
 # How each number was chosen is in docs/results.
 LAPTOP = """\
 [actors]
-environments = 32
-unroll = 128
+num_envs = 32
+unroll_length = 128
 
 [learner]
-batch = 32
-queue = 32
+batch_size = 32
+queue_capacity = 32
 synchronous = true
 checkpoint_every = 100
 log_every = 2
@@ -38,9 +38,9 @@ normalize_advantages = true
 max_gradient_norm = 0.5
 policy_learning_rate = 1e-3
 eps = 1e-5
-entropy = 0.02
-entropy_end = 0.005
-entropy_anneal = [1e6, 1.5e6]
+entropy_cost = 0.02
+entropy_cost_end = 0.005
+entropy_cost_anneal = [1e6, 1.5e6]
 vtrace_lambda = 0.9
 reward_scale = 10
 bootstrap_on_truncation = true
@@ -51,7 +51,7 @@ earned_trust = true
 inner_loss = "policy-gradient"
 intrinsic_learning_rate = 1e-3
 modulator_learning_rate = 1e-3
-decoded = 96
+decoder_samples = 96
 """
 
 # What a method has of its own in it: alpha, chosen by one search for all (docs/methods.md), and LECO's hash.
@@ -84,10 +84,10 @@ policy_betas = [0.0, 0.99]
 vtrace_lambda = 0.95
 reward_scale = 20
 bootstrap_on_truncation = true
-entropy = 0.01
+entropy_cost = 0.01
 modulator_learning_rate = 3e-5
-inner_loss = "whole"
-decoded = 96
+inner_loss = "full"
+decoder_samples = 96
 """
 
 PRESETS = ("laptop", "paper")  # paper: the defaults of the settings themselves

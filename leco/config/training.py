@@ -10,13 +10,13 @@ from typing import Literal
 class TrainingConfig:
     """The numbers of an update, with the paper's values for MiniGrid.
 
-    entropy, entropy_end, entropy_anneal   what a nat of the policy's entropy is worth: `entropy` up to the first of two numbers
-                of frames, `entropy_end` from the second on, and on a straight line between them. A hard task wants chance until
-                it is found out, and certainty later
+    entropy_cost, entropy_cost_end, entropy_cost_anneal   what a nat of the policy's entropy is worth: `entropy_cost` up to the
+                first of two numbers of frames, `entropy_cost_end` from the second on, and on a straight line between them. A hard
+                task wants chance until it is found out, and certainty later
     vtrace_lambda  how much of what is seen beyond the next step counts in value targets and advantages: 1 is V-trace as
                 published, less is the lambda of TD(lambda) and of GAE
     reward_scale  of all rewards. Adam's steps do not grow with the gradient, so values that are small beside a step are never
-                learned well; `entropy` is in units of the scaled reward
+                learned well; `entropy_cost` is in units of the scaled reward
     bootstrap_on_truncation  whether an episode that its time limit truncates is valued as if it went on (the action at the
                 cut teaches nothing), instead of being worth nothing from there on, which a policy that does not know the time
                 cannot foresee
@@ -29,11 +29,11 @@ class TrainingConfig:
     run_count_weight   the share w of the run-wide count: r_ep = (1 - w) / sqrt(N in the episode) + w / sqrt(N in the run);
                 0 asks the hash-count service for no run-wide counts
     novelty_learning_rate   of the networks that only a novelty needs: RND's predictor, RIDE's dynamics, AGAC's adversary
-    adversary   AGAC's c, what an action that the adversary does not foresee is worth; falls to 0 in the course of the run
+    agac_coef   AGAC's c, what an action that the adversary does not foresee is worth; falls to 0 in the course of the run
     reward_shaping   what the learner makes of the task's rewards before all else; episodes are reported with the task's own.
                 soft-asymmetric: 5 tanh(r / 5), times 0.3 where it is negative, as IMPALA on DMLab
     max_gradient_norm   the policy's gradient is scaled down to this norm where it is larger; None never does
-    decoded     how many observations of a batch the decoder learns from, drawn by how often each occurs; None for all
+    decoder_samples   how many observations of a batch the decoder learns from, drawn by how often each occurs; None for all
     epochs, minibatches   how often a batch is learned from, and in how many parts each time, at most one a sequence: PPO's
                 reuse. 1 and 1 is the paper's single pass
     sequence_length   the policy's gradient goes back over so many steps; advantages look ahead over the whole unroll. None, or
@@ -53,9 +53,9 @@ class TrainingConfig:
     gamma: float = 0.99
     alpha: float = 0.01
     lambda_: float = 0.5
-    entropy: float = 5e-4
-    entropy_end: float | None = None
-    entropy_anneal: tuple[float, float] = (1e6, 1.5e6)
+    entropy_cost: float = 5e-4
+    entropy_cost_end: float | None = None
+    entropy_cost_anneal: tuple[float, float] = (1e6, 1.5e6)
     vtrace_lambda: float = 1.0
     reward_scale: float = 1.0
     bootstrap_on_truncation: bool = False
@@ -68,11 +68,11 @@ class TrainingConfig:
     adaptive_lambda: bool = False
     run_count_weight: float = 0.0
     novelty_learning_rate: float = 1e-4
-    adversary: float = 4e-4
+    agac_coef: float = 4e-4
     reward_shaping: Literal["none", "soft-asymmetric"] = "none"
-    inner_loss: Literal["policy-gradient", "whole"] = "policy-gradient"
+    inner_loss: Literal["policy-gradient", "full"] = "policy-gradient"
     max_gradient_norm: float | None = None
-    decoded: int | None = None
+    decoder_samples: int | None = None
     epochs: int = 1
     minibatches: int = 1
     sequence_length: int | None = None
@@ -86,11 +86,13 @@ class TrainingConfig:
 
 def at_frame(settings: TrainingConfig, frames: int) -> TrainingConfig:
     """The settings as they are after so many frames of a run, with what changes in its course."""
-    if settings.entropy_end is None:
+    if settings.entropy_cost_end is None:
         return settings
-    begin, end = settings.entropy_anneal
+    begin, end = settings.entropy_cost_anneal
     share = min(max((frames - begin) / max(end - begin, 1.0), 0.0), 1.0)
-    return replace(settings, entropy=settings.entropy + share * (settings.entropy_end - settings.entropy))
+    return replace(
+        settings, entropy_cost=settings.entropy_cost + share * (settings.entropy_cost_end - settings.entropy_cost)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +102,13 @@ class HashConfig:
     kind    what makes two observations the same, where it is not the method's own: vq, ae-lsh, dsc, exact or objects
     size    height and width of what VQ and DSC make of an observation. VQ on MiniGrid: any, for its picture is four times as
             large; on pixels (2, 3) or (4, 6)
-    codes   K: the vectors of VQ's codebook, and the levels of DSC; 2 to 256
+    codebook_size   K: the vectors of VQ's codebook; 2 to 256
+    dsc_levels      of DSC; 2 to 256
     bits    of an AE-LSH code
     """
 
     kind: Literal["vq", "ae-lsh", "dsc", "exact", "objects"] | None = None
     size: tuple[int, int] | None = None
-    codes: int | None = None
+    codebook_size: int | None = None
+    dsc_levels: int | None = None
     bits: int | None = None

@@ -104,7 +104,7 @@ def policy_loss(logits_SCA: Tensor, value_SC: Tensor, targets: Targets, settings
         )
     value = value_loss(value_TB=value_SC, target_TB=targets.target_SC)
     entropy_value = entropy(logits_SCA)
-    return PolicyLoss(gradient + value - settings.entropy * entropy_value, gradient, value, entropy_value)
+    return PolicyLoss(gradient + value - settings.entropy_cost * entropy_value, gradient, value, entropy_value)
 
 
 def policy_weight(targets: Targets, settings: TrainingConfig) -> Tensor:

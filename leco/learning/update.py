@@ -78,7 +78,7 @@ def update(
     length = min(settings.sequence_length or len(batch.action_TB), len(batch.action_TB))
     single = settings.epochs * settings.minibatches == 1 and length == len(batch.action_TB)
 
-    sampling = DecoderSampling(settings.decoded, state.updates)
+    sampling = DecoderSampling(settings.decoder_samples, state.updates)
     intrinsic = _begin_intrinsic(networks, {**phi, **running}, unique, sampling, when_hashed)  # z_e, hash loss: eq. 2
     with torch.set_grad_enabled(single):  # epochs go through the batch again
         rollout = unroll_policy(networks.policy, theta, batch, unique, length)  # pi, V^{e+i}
@@ -101,7 +101,7 @@ def update(
 
     trace = partial(_vtrace, batch=batch, log_rho_TB=(log_pi_TB - log_mu_TB).detach(), settings=settings)
     vtrace_ei = trace(rewards.reward_TB, rollout.value_TB)  # A and targets of r, for eq. 3
-    vtrace_ei = add_adversary_bonus(vtrace_ei, novel, settings.reward_scale * settings.adversary * (1 - progress))
+    vtrace_ei = add_adversary_bonus(vtrace_ei, novel, settings.reward_scale * settings.agac_coef * (1 - progress))
     advantage_TB = standardize(vtrace_ei.advantage_TB) if settings.normalize_advantages else vtrace_ei.advantage_TB
     learned = (batch.action_TB, log_pi_TB, log_mu_TB, advantage_TB, vtrace_ei.target_TB, vtrace_ei.rho_TB)
     targets = Targets(*(cut(each.detach(), length) for each in learned))
@@ -133,7 +133,7 @@ def update(
                 weight_SC=policy_weight(targets, settings),
                 advantage_e_SC=cut(vtrace_e.advantage_TB.detach(), length),
                 advantage_TB=advantage_TB,
-                target_TB=vtrace_ei.target_TB if settings.inner_loss == "whole" else None,
+                target_TB=vtrace_ei.target_TB if settings.inner_loss == "full" else None,
             )
     if intrinsic is not None:
         stats["hash_loss"], gradients = intrinsic.gradients(loss)

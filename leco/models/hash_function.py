@@ -67,7 +67,7 @@ def make_coder(
     if method.hash is Hash.DSC:
         size, levels, maximum = _DSC[observation_shape]
         if hash_size is not None:
-            size, levels = hash_size.size or size, hash_size.codes or levels
+            size, levels = hash_size.size or size, hash_size.dsc_levels or levels
         width = size[0] * size[1] * observation_shape[-1]
         return HashFunction(width, partial(dsc_code, size=size, levels=levels, maximum=maximum))
     if method.hash is Hash.EXACT:

@@ -259,7 +259,9 @@ def minigrid_intrinsic(
     size = given.size or (3, 3)
     scale = Scale((7, 7, 3), (10.0, 5.0, 2.0), (4 * size[0], 4 * size[1]))
     bottleneck = (
-        LSHBottleneck(256, given.bits or 25, WIDTH, size) if bits else VectorQuantizer(given.codes or 8, WIDTH, size)
+        LSHBottleneck(256, given.bits or 25, WIDTH, size)
+        if bits
+        else VectorQuantizer(given.codebook_size or 8, WIDTH, size)
     )
     return HashModule(
         scale, minigrid_autoencoder(WIDTH), bottleneck, size, actions=actions, condition_on_novelty=condition_on_novelty
@@ -279,7 +281,9 @@ def dmlab_intrinsic(
         raise ValueError(f"hash.size is {list(size)}, expected [2, 3] or [4, 6] for pixels: pictures are halved to it")
     scale = Scale((72, 96, 3), (255.0, 255.0, 255.0), (64, 96))
     bottleneck = (
-        LSHBottleneck(512, given.bits or 62, WIDTH, size) if bits else VectorQuantizer(given.codes or 24, WIDTH, size)
+        LSHBottleneck(512, given.bits or 62, WIDTH, size)
+        if bits
+        else VectorQuantizer(given.codebook_size or 24, WIDTH, size)
     )
     autoencoder = dmlab_autoencoder(WIDTH, _HALVINGS[size])
     return HashModule(scale, autoencoder, bottleneck, size, actions=actions, condition_on_novelty=condition_on_novelty)

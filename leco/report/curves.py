@@ -38,7 +38,7 @@ R_TA = Measure("r_ta", "Modulation r_ta", "r_ta, mean of a batch")
 R_I = Measure("r_i", "Intrinsic reward r_i", "r_i, mean of a batch")
 NEW_CODES = Measure("new_code_share", "New codes", "share of codes new in their episode")
 SPEED = Measure("frames_per_second", "Throughput", "frames per second")
-LAG = Measure("lag", "Lag", "lag, versions of the parameters")
+LAG = Measure("policy_lag", "Policy lag", "lag, versions of the parameters")
 ENTROPY = Measure("entropy", "Entropy", "entropy of the policy, nats")
 
 

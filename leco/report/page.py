@@ -205,7 +205,7 @@ def _codebook(run: Run) -> int | None:
         return None
     task = find_known(run.task)
     pixels = task is not None and task.simulator != "minigrid"
-    return run.experiment.hash.codes or (24 if pixels else 8)
+    return run.experiment.hash.codebook_size or (24 if pixels else 8)
 
 
 def _speed(runs: Sequence[Run], drawing: _Drawing) -> Section:

@@ -102,7 +102,7 @@ class Actor:
         """Plays until `stopped`; then sends what was played. Raises what `LearnerClient.push` raises."""
         sender = Sender(self._client, self._count if self._counter is not None else None, self._metrics)
         in_turns = self._experiment.learner.deterministic or self._experiment.learner.synchronous
-        unroll_length = self._experiment.actors.unroll
+        unroll_length = self._experiment.actors.unroll_length
         try:
             while not stopped.is_set():
                 if self._experiment.learner.synchronous and not self._timed("waiting", self._room):
@@ -146,7 +146,7 @@ class Actor:
         learner = self._experiment.learner
         if not learner.deterministic or self._version == 0:
             return self._client.parameters(self._version)
-        due = self._updates + self._experiment.actors.environments // learner.batch
+        due = self._updates + self._experiment.actors.num_envs // learner.batch_size
         while not stopped.is_set():
             snapshot = self._client.parameters(self._version)
             if snapshot is not None:

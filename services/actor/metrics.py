@@ -34,7 +34,7 @@ class ActorMetrics:
             registry=registry,
         )
         self.seconds = Counter(
-            "leco_actor_seconds_total",
+            "leco_actor_time_seconds_total",
             "Time by what it was spent on: acting; waiting for the thread that sends; fetching parameters; in the thread that "
             "sends, counting (with hashing) and pushing (waiting for credits).",
             ["activity"],

@@ -83,7 +83,11 @@ async def serve(settings: LearnerSettings) -> None:
         server.set_serving(serving=True)
         training = asyncio.ensure_future(_in_thread(parts.trainer))
         log.info(
-            "serving", address=address, metrics_port=metrics_port, run=str(settings.run), frames=parts.trainer.frames
+            "serving",
+            address=address,
+            metrics_port=metrics_port,
+            run=str(settings.run_dir),
+            frames=parts.trainer.frames,
         )
         await asyncio.wait((stopped, training), return_when=asyncio.FIRST_COMPLETED)
         if settings.when_done == "wait" and not stopped.done() and training.exception() is None:
@@ -109,29 +113,31 @@ class LearnerComponents(NamedTuple):
 
 def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextlib.AsyncExitStack) -> LearnerComponents:
     """Reads the run's folder and makes the parts."""
-    experiment = open_run(settings.run, settings.config)
+    experiment = open_run(settings.run_dir, settings.config)
     torch.manual_seed(experiment.seed)
     task, method = find_task(experiment.task), method_of(experiment)
     networks = build(method, task.observation_shape, task.actions, experiment.hash, experiment.network.width)
     device = torch.device(settings.device)
     networks = Networks(*(net if net is None else net.to(device) for net in networks))  # type: ignore[arg-type]
-    checkpoints = Checkpoints(settings.run / "checkpoints", experiment.learner.keep)
+    checkpoints = Checkpoints(settings.run_dir / "checkpoints", experiment.learner.keep_checkpoints)
     found = checkpoints.newest(init(networks))
     state, facts = found if found is not None else (init(networks), {})
-    recorder = MetricsLogger(settings.run, state.updates, clock_zero=clock_zero())
+    recorder = MetricsLogger(settings.run_dir, state.updates, clock_zero=clock_zero())
     episodes = EpisodeStats(recorder.episodes)
     stack.callback(recorder.close)
     intake = TrajectoryQueue(
-        capacity=experiment.learner.queue,
-        window=min(experiment.actors.environments, experiment.learner.queue),
+        capacity=experiment.learner.queue_capacity,
+        window=min(experiment.actors.num_envs, experiment.learner.queue_capacity),
         max_policy_lag=_max_lag(experiment),
         needs_counts=method.counts,
         needs_run_counts=experiment.training.run_count_weight > 0,
         metrics=metrics,
         on_episodes=episodes.add,
     )
-    metrics.run(run_name(settings.run), experiment.task, experiment.method)
-    specification = _specification(experiment, networks, run_name(settings.run), task.observation_shape, task.actions)
+    metrics.run(run_name(settings.run_dir), experiment.task, experiment.method)
+    specification = _specification(
+        experiment, networks, run_name(settings.run_dir), task.observation_shape, task.actions
+    )
     servicer = LearnerServicer(specification, intake, metrics, software_version=metadata.version("leco"))
     trainer = Trainer(
         experiment,
@@ -152,7 +158,7 @@ def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextli
 def _max_lag(experiment: Experiment) -> int:
     """In a deterministic run a turn's updates and no more: what an actor played for a learner that was killed is dropped."""
     learner = experiment.learner
-    return experiment.actors.environments // learner.batch - 1 if learner.deterministic else learner.max_policy_lag
+    return experiment.actors.num_envs // learner.batch_size - 1 if learner.deterministic else learner.max_policy_lag
 
 
 def _specification(
@@ -164,11 +170,11 @@ def _specification(
         run=run,
         task=experiment.task,
         method=experiment.method,
-        environments=experiment.actors.environments,
+        environments=experiment.actors.num_envs,
         code_width=0 if coder is None else coder.width,
         configuration_toml=to_toml(experiment),
         trajectories=TrajectorySpec(
-            unroll_length=experiment.actors.unroll,
+            unroll_length=experiment.actors.unroll_length,
             observation_shape=observation_shape,
             action_count=actions,
             core_state_shape=tuple(core[:, :, 0].shape),

@@ -36,7 +36,7 @@ class LearnerSettings:
     log_level: str
     log_format: LogFormat
     config: Path | None
-    run: Path
+    run_dir: Path
     device: str
     threads: int
     when_done: WhenDone = "exit"
@@ -53,7 +53,9 @@ def read_settings(arguments: Sequence[str]) -> LearnerSettings:
         metavar="FILE",
         help="the experiment (default: config.toml in the run's folder)",
     )
-    parser.setting("--run", default=None, kind=Path, metavar="FOLDER", help="the run's folder; made if it is not there")
+    parser.setting(
+        "--run-dir", default=None, kind=Path, metavar="FOLDER", help="the run's folder; made if it is not there"
+    )
     parser.setting("--device", default="cpu", kind=_device, metavar="DEVICE", help="cpu, cuda or cuda:N")
     parser.setting(
         "--threads",
@@ -70,8 +72,8 @@ def read_settings(arguments: Sequence[str]) -> LearnerSettings:
         help="after all frames: exit, or wait for SIGTERM, for who would start it again (Kubernetes)",
     )
     parsed = parser.parse_args(arguments)
-    if parsed.run is None:
-        parser.error("--run is missing: name the folder that keeps the run, for example --run runs/first")
+    if parsed.run_dir is None:
+        parser.error("--run-dir is missing: name the folder that keeps the run, for example --run-dir runs/first")
     return LearnerSettings(
         listen=parsed.listen,
         metrics_port=parsed.metrics_port,
@@ -80,7 +82,7 @@ def read_settings(arguments: Sequence[str]) -> LearnerSettings:
         log_level=parsed.log_level,
         log_format=parsed.log_format,
         config=parsed.config,
-        run=parsed.run,
+        run_dir=parsed.run_dir,
         device=parsed.device,
         threads=parsed.threads,
         when_done=parsed.when_done,

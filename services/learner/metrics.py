@@ -79,7 +79,7 @@ class LearnerMetrics:
         self.frames = Counter("leco_learner_frames", "Actions trained on.", registry=registry)
         self.updates = Counter("leco_learner_updates", "Training steps.", registry=registry)
         self._spent = Counter(
-            "leco_learner_spent_seconds",
+            "leco_learner_time_seconds",
             "What the trainer spent its time on: waiting for trajectories, updating, publishing parameters.",
             ["activity"],
             registry=registry,

@@ -24,7 +24,7 @@ COLUMNS = (
     *("policy_gradient_loss", "value_loss", "entropy", "extrinsic_value_loss", "hash_loss", "gradient_norm"),
     *("explained_variance", "rho", "trust"),
     *("novelty_loss", "rnd_error", "forward_loss", "inverse_loss", "adversary_kl", "lambda"),
-    *("lag", "queue", "waiting_share", "updating_share", "publishing_share"),
+    *("policy_lag", "queue", "waiting_share", "updating_share", "publishing_share"),
 )
 
 

@@ -73,7 +73,7 @@ class Trainer:
         # A learned hash is published with the policy, and not before it is learned.
         self._early = learner.synchronous and learner.publish_every == 1 and not self._method.learns_hash
         self._max_steps = find_task(experiment.task).max_steps
-        self._frames_of_update = experiment.learner.batch * experiment.actors.unroll
+        self._frames_of_update = experiment.learner.batch_size * experiment.actors.unroll_length
         self._milestones = milestone_updates(experiment)
         self._best = best
         self._spent = dict.fromkeys(("waiting", "updating", "publishing"), 0.0)
@@ -143,7 +143,7 @@ class Trainer:
         """One update; False if there are no more trajectories."""
         learner = self._experiment.learner
         clock = [time.monotonic()]
-        trajectories = self._intake.take(learner.batch, hold=True)
+        trajectories = self._intake.take(learner.batch_size, hold=True)
         clock.append(time.monotonic())
         if trajectories is None:
             return False
@@ -194,7 +194,7 @@ class Trainer:
             "episodes": self._episodes.total,
             **self._episodes.means(),
             **stats,
-            "lag": self._lag,
+            "policy_lag": self._lag,
             "queue": self._intake.waiting,
             **{f"{activity}_share": seconds / total for activity, seconds in self._spent.items()},
         }

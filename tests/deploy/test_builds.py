@@ -169,7 +169,7 @@ def test_the_example_has_every_component_and_the_users_own_registry_and_run() ->
     }
     ours = [containers[name]["image"] for name in ("actor", "hashcount", "learner")]
     assert all(re.fullmatch(r"registry\.example\.com/leco-[a-z-]+:\d+\.\d+\.\d+", image) for image in ours), ours
-    assert {"name": "LECO_LEARNER_RUN", "value": "/runs/second"} in containers["learner"]["env"]
+    assert {"name": "LECO_LEARNER_RUN_DIR", "value": "/runs/second"} in containers["learner"]["env"]
 
 
 @pytest.mark.parametrize("component", COMPONENTS)

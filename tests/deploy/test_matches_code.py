@@ -179,11 +179,11 @@ def test_a_drain_fits_into_the_time_that_kubernetes_gives(
 def test_the_experiment_is_one_and_its_queue_has_room_for_all_actors(built: Built) -> None:
     experiment = parse(built.config("experiment")["experiment.toml"])
     actors = built.object("Deployment", "actor")["spec"]["replicas"]
-    played, batch = actors * experiment.actors.environments, experiment.learner.batch
+    played, batch = actors * experiment.actors.num_envs, experiment.learner.batch_size
     if experiment.learner.synchronous:  # as `leco train --actors` has it
-        assert played == experiment.learner.queue == batch
+        assert played == experiment.learner.queue_capacity == batch
     else:
-        assert experiment.learner.queue == batch + played
+        assert experiment.learner.queue_capacity == batch + played
     scaled = Built(built.base, ("autoscaling",)).object("ScaledObject", "actor")["spec"]
     assert scaled["maxReplicaCount"] == scaled["fallback"]["replicas"] == actors
     assert "replicas" not in Built(built.base, ("autoscaling",)).object("Deployment", "actor")["spec"]
@@ -193,10 +193,10 @@ def test_dmlab_is_the_papers_experiment_with_240_actors() -> None:
     built = Built("dmlab", ())
     ours = parse(built.config("experiment")["experiment.toml"])
     papers = parse((ROOT / "configs" / f"{ours.task}.toml").read_text())
-    assert built.object("Deployment", "actor")["spec"]["replicas"] * ours.actors.environments == 240
+    assert built.object("Deployment", "actor")["spec"]["replicas"] * ours.actors.num_envs == 240
     assert ours == dataclasses.replace(papers, actors=ours.actors, learner=ours.learner)
-    assert ours.learner == dataclasses.replace(papers.learner, queue=ours.learner.queue)
-    assert ours.actors == dataclasses.replace(papers.actors, environments=1)
+    assert ours.learner == dataclasses.replace(papers.learner, queue_capacity=ours.learner.queue_capacity)
+    assert ours.actors == dataclasses.replace(papers.actors, num_envs=1)
 
 
 def test_the_learner_with_a_gpu_asks_for_one_and_uses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_images_are_those_that_the_dockerfiles_make_with_a_fixed_version(built: 
 def test_the_warm_up_is_told_what_it_understands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = Built("dmlab", ())
     job, container = built.object("Job", "level-warm-up")["spec"], built.container("level-warm-up")
-    assert container["command"] == ["leco", "levels"]
+    assert container["command"] == ["leco", "dmlab-levels"]
     variables = as_in_the_pod(built, "level-warm-up", tmp_path)
     done: list[tuple[Any, ...]] = []
 

@@ -43,10 +43,10 @@ def query() -> str:
 def test_the_wanted_number_of_actors(actors: int, busy: float, done: bool, wanted: float, tmp_path: Path) -> None:
     series = {
         f"leco_learner_open_streams{LABELS}}}": f"{actors}x20",
-        f'leco_learner_spent_seconds_total{LABELS},activity="updating"}}': f"0+{busy * 0.8 * 15}x20",
-        f'leco_learner_spent_seconds_total{LABELS},activity="publishing"}}': f"0+{busy * 0.2 * 15}x20",
+        f'leco_learner_time_seconds_total{LABELS},activity="updating"}}': f"0+{busy * 0.8 * 15}x20",
+        f'leco_learner_time_seconds_total{LABELS},activity="publishing"}}': f"0+{busy * 0.2 * 15}x20",
         # It stands still while the learner waits for its first trajectory, and must not matter.
-        f'leco_learner_spent_seconds_total{LABELS},activity="waiting"}}': "0x20",
+        f'leco_learner_time_seconds_total{LABELS},activity="waiting"}}': "0x20",
         f"leco_learner_run_frames{LABELS}}}": f"{200 if done else 100}x20",
         f"leco_learner_run_target_frames{LABELS}}}": "200x20",
         # Another run in the same cluster.

@@ -29,7 +29,7 @@ demo.main(sys.argv[1:])
 
 
 def run_demo(folder: Path, *flags: str, code: str = SMALL) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", code, f"--run={folder / 'run'}", *flags]
+    command = [sys.executable, "-c", code, f"--run-dir={folder / 'run'}", *flags]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=500, check=False)
 

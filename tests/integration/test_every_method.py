@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from leco.learning.state import TrainingState
 
 pytestmark = pytest.mark.timeout(180)
-SMALL = ("actors.unroll=8", "learner.batch=4", "learner.log_every=1", "learner.checkpoint_every=1000")
+SMALL = ("actors.unroll_length=8", "learner.batch_size=4", "learner.log_every=1", "learner.checkpoint_every=1000")
 UPDATES = 60
 
 
 def trained(run: Path, method: str, *settings: str, updates: int = UPDATES) -> TrainingState:
     """`leco train` from the beginning to the end; its last state."""
-    flags = [f"--task={TASK}", f"--method={method}", "--envs=4", "--threads=1", f"--run={run}"]
+    flags = [f"--task={TASK}", f"--method={method}", "--num-envs=4", "--threads=1", f"--run-dir={run}"]
     flags += [f"--frames={8 * 4 * updates}", *(f"--set={each}" for each in (*SMALL, *settings))]
     done = subprocess.run([*LECO, "train", *flags], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
@@ -59,7 +59,7 @@ def test_a_method_trains_and_says_what_it_rewards(method: str, tmp_path: Path) -
 
 def test_noveld_pays_only_first_visits_in_an_episode(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    few = ("hash.size=[1, 1]", "hash.codes=2")  # two codes: most observations are no first visit
+    few = ("hash.size=[1, 1]", "hash.codebook_size=2")  # two codes: most observations are no first visit
     trained(run, "noveld", "training.novelty_learning_rate=1e-3", *few)
     paid, new = column(run, "r_ep"), column(run, "new_code_share")
     assert any(share == 0 for share in new)
@@ -123,7 +123,7 @@ def test_counting_over_the_whole_run_is_a_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "size", "name", "rows_of_it"),
     [
-        ("vq-only", ("hash.size=[2, 4]", "hash.codes=16"), "vectors", 16),
+        ("vq-only", ("hash.size=[2, 4]", "hash.codebook_size=16"), "vectors", 16),
         ("ae-lsh", ("hash.bits=9",), "projection_PF", 9),
     ],
 )

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(300)
 TASK = "vizdoom-my-way-home"
 TRAINED = ("no-int", "noveld", "leco")
 UNROLL, BATCH, UPDATES = 4, 2, 3
-SETTINGS = (f"actors.unroll={UNROLL}", f"learner.batch={BATCH}", "learner.log_every=1")
+SETTINGS = (f"actors.unroll_length={UNROLL}", f"learner.batch_size={BATCH}", "learner.log_every=1")
 ENGINE = b"+viz_instance_id"  # in the command line of every engine
 LEARNING_SECONDS = 2 * PATIENCE  # networks for pixels are slow on a processor
 
@@ -63,7 +63,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, processes: Processes) -> Path
     folder = tmp_path_factory.mktemp("runs")
     children = []
     for method in TRAINED:
-        flags = [f"--task={TASK}", f"--method={method}", "--envs=2", "--threads=1", f"--run={folder / method}"]
+        flags = [f"--task={TASK}", f"--method={method}", "--num-envs=2", "--threads=1", f"--run-dir={folder / method}"]
         flags += [f"--frames={UNROLL * BATCH * UPDATES}", *(f"--set={each}" for each in SETTINGS)]
         pipe = subprocess.PIPE
         children.append(subprocess.Popen([*LECO, "train", *flags], stdout=pipe, stderr=pipe, text=True))
@@ -113,7 +113,7 @@ def test_an_engine_that_dies_is_counted_and_a_package_that_is_missing_is_one_lin
     tmp_path: Path, processes: Processes
 ) -> None:
     (tmp_path / "vizdoom.py").write_text("raise ModuleNotFoundError")
-    with learner(tmp_path / "run", task=TASK, method="no-int", actors__unroll=UNROLL) as server:
+    with learner(tmp_path / "run", task=TASK, method="no-int", actors__unroll_length=UNROLL) as server:
         done = leco("actor", f"--learner={server.address}", "--metrics-port=off", PYTHONPATH=str(tmp_path))
         assert done.returncode == 1
         assert done.stderr.splitlines()[-1] == "leco actor: ViZDoom is not installed: pip install 'leco[vizdoom]'"

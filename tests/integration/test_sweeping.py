@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(600)  # it starts a dozen processes, most of which import torch: slow on a busy machine
 PATIENCE = 240.0
 FRAMES_OF_UPDATE, UPDATES = 16, 60
-SMALL = ("actors.environments=2", "actors.unroll=8", "learner.batch=2", "learner.queue=4", "learner.log_every=1")
+SMALL = (
+    "actors.num_envs=2",
+    "actors.unroll_length=8",
+    "learner.batch_size=2",
+    "learner.queue_capacity=4",
+    "learner.log_every=1",
+)
 NAMES = ("Empty-5x5-no-int-1", "Empty-5x5-vq-only-1")
 
 

@@ -96,7 +96,7 @@ def one(spans: list[ReceivedSpan], name: str) -> ReceivedSpan:
 def run_all(stack: ExitStack, folder: Path) -> tuple[TrainingProcess, TrainingProcess]:
     """A learner whose batches are of two unrolls, and an actor."""
     hashcount = stack.enter_context(ServiceProcess())
-    training = stack.enter_context(learner(folder / "run", frames=FOR_EVER, learner__batch=2 * ENVIRONMENTS))
+    training = stack.enter_context(learner(folder / "run", frames=FOR_EVER, learner__batch_size=2 * ENVIRONMENTS))
     playing = stack.enter_context(actor(training.address, hashcount.address))
     return training, playing
 
@@ -181,7 +181,7 @@ def test_tracing_that_cannot_be_had_is_said_at_once(
     flags = ["--metrics-port=off"]
     if service == "learner":
         (tmp_path / "experiment.toml").write_text('task = "Empty-5x5"\n')
-        flags += [f"--config={tmp_path / 'experiment.toml'}", f"--run={tmp_path / 'run'}"]
+        flags += [f"--config={tmp_path / 'experiment.toml'}", f"--run-dir={tmp_path / 'run'}"]
     assert leco(service, *flags, blocked=True, **{ENDPOINT: "http://127.0.0.1:4317"}, **env) == (
         1,
         f"leco {service}: {complaint}",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(180)
 FOR_EVER = 1_000_000_000  # frames
-FRAMES_OF_UPDATE = SMALL["actors.unroll"] * SMALL["learner.batch"]
+FRAMES_OF_UPDATE = SMALL["actors.unroll_length"] * SMALL["learner.batch_size"]
 
 
 def checkpoints(run: Path) -> list[int]:
@@ -78,8 +78,8 @@ def increases(run: Path) -> bool:
 
 def test_leco_train_stops_on_ctrl_c_goes_on_from_there_ends_and_can_be_evaluated(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    small = ("actors.unroll=16", "learner.batch=4", "learner.log_every=1", "learner.checkpoint_every=1000")
-    flags = ["--task=Empty-5x5", "--method=leco", "--envs=4", "--threads=1", f"--run={run}"]
+    small = ("actors.unroll_length=16", "learner.batch_size=4", "learner.log_every=1", "learner.checkpoint_every=1000")
+    flags = ["--task=Empty-5x5", "--method=leco", "--num-envs=4", "--threads=1", f"--run-dir={run}"]
     flags += [f"--set={each}" for each in small]
     frames = 64
     command = [*LECO, "train", *flags]
@@ -126,7 +126,7 @@ def not_running(run: Path) -> bool:
 
 def test_leco_train_ends_at_a_success_rate_and_stays_ended(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    flags = [f"--task={TASK}", "--method=no-int", "--preset=paper", "--threads=1", f"--run={run}"]
+    flags = [f"--task={TASK}", "--method=no-int", "--preset=paper", "--threads=1", f"--run-dir={run}"]
     flags += ["--frames=1e9", "--until=1%"]
     flags += [f"--set={key}={value}" for key, value in SMALL.items() if key != "task"]
 
@@ -157,8 +157,13 @@ def test_leco_train_ends_at_a_success_rate_and_stays_ended(tmp_path: Path) -> No
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot tell a child that its parent was killed")
 def test_when_leco_train_is_killed_its_services_end_by_themselves_and_the_learner_saves(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    small = ("actors.unroll=16", "learner.batch=4", "learner.log_every=1", "learner.checkpoint_every=1000000")
-    flags = ["--task=Empty-5x5", "--method=dsc", "--envs=4", "--threads=1", f"--run={run}", "--frames=1e9"]
+    small = (
+        "actors.unroll_length=16",
+        "learner.batch_size=4",
+        "learner.log_every=1",
+        "learner.checkpoint_every=1000000",
+    )
+    flags = ["--task=Empty-5x5", "--method=dsc", "--num-envs=4", "--threads=1", f"--run-dir={run}", "--frames=1e9"]
     with subprocess.Popen(
         [*LECO, "train", *flags, *(f"--set={each}" for each in small)], stdout=subprocess.DEVNULL
     ) as parent:
@@ -244,7 +249,7 @@ def test_after_counts_were_lost_what_is_affected_is_left_out_and_training_goes_o
         dropped = service.metrics()["leco_learner_trajectories_dropped_total uncounted"]
         assert 1 <= warning["batches"] <= 2
         assert 1 <= told <= dropped
-        assert dropped <= 2 * (125 // SMALL["actors.unroll"] + 2), (
+        assert dropped <= 2 * (125 // SMALL["actors.unroll_length"] + 2), (
             "two environments, until their episodes of 125 actions end"
         )
 
@@ -283,13 +288,13 @@ def test_an_actor_that_is_asked_to_stop_first_sends_what_it_has_played(tmp_path:
         assert not [line for line in one.logged() if line["event"].startswith("ended before")]
         until(lambda: service.metrics()["leco_learner_queue_trajectories"] == 0, PATIENCE)
         taken = int(service.metrics()["leco_learner_trajectories_taken_total"])
-        assert taken * SMALL["actors.unroll"] == one.logged()[-1]["frames"] >= played
-        until_updates(service, taken // SMALL["learner.batch"])
+        assert taken * SMALL["actors.unroll_length"] == one.logged()[-1]["frames"] >= played
+        until_updates(service, taken // SMALL["learner.batch_size"])
 
         service.terminate()  # nothing comes any more, and the last checkpoint is some updates old
         assert service.wait(PATIENCE) == 0
         assert service.logged()[-1]["event"] == "stopped"
-        assert checkpoints(tmp_path / "run")[-1] == taken // SMALL["learner.batch"]
+        assert checkpoints(tmp_path / "run")[-1] == taken // SMALL["learner.batch_size"]
 
 
 class Deterministic:
@@ -306,8 +311,8 @@ class Deterministic:
             listen=listen,
             method=self._method,
             frames=self.LAST * FRAMES_OF_UPDATE - 1,
-            actors__environments=self.TURNS * SMALL["learner.batch"],
-            learner__keep=10,
+            actors__num_envs=self.TURNS * SMALL["learner.batch_size"],
+            learner__keep_checkpoints=10,
             learner__checkpoint_every=self.CHECKPOINT,
             learner__deterministic=True,
             **self._overrides,
@@ -360,7 +365,7 @@ def test_a_deterministic_run_of_leco_equals_one_of_which_all_was_killed(tmp_path
 
 
 REUSE: dict[str, Any] = {
-    "actors__unroll": 8,
+    "actors__unroll_length": 8,
     "learner__synchronous": True,
     "hash__kind": "exact",
     "network__width": 16,
@@ -385,12 +390,12 @@ def test_a_deterministic_run_with_epochs_of_minibatches_equals_one_of_which_all_
 
 def test_in_a_synchronous_run_nothing_is_played_with_old_parameters(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    settings = REUSE | {"method": "exact", "frames": FOR_EVER, "learner__queue": SMALL["learner.batch"]}
+    settings = REUSE | {"method": "exact", "frames": FOR_EVER, "learner__queue_capacity": SMALL["learner.batch_size"]}
     with ServiceProcess() as hashcount, learner(run, **settings) as service, actor(service.address, hashcount.address):
         until_updates(service, 30)
         service.terminate()
         assert service.wait(PATIENCE) == 0
     told = rows(run)
     assert len(told) >= 30
-    assert {float(row["lag"]) for row in told} == {0.0}
+    assert {float(row["policy_lag"]) for row in told} == {0.0}
     assert all(float(row["rho"]) == pytest.approx(1.0, abs=1e-4) for row in told)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)
 # Four, so that it practically never happens that all of them begin an episode with the same unroll.
 ENVIRONMENTS = BATCH = 4
-UNROLL: int = SMALL["actors.unroll"]
+UNROLL: int = SMALL["actors.unroll_length"]
 LONGEST_EPISODE = 125  # actions
 # What was played and is neither trained on nor dropped, in trajectories: a batch in the queue (the queue has room for one, as by
 # default), an unroll that is counted or sent, and the one that was played meanwhile.
@@ -34,7 +34,11 @@ SUSPENDED_SECONDS = 2.5
 
 def leco_learner(run: Path) -> TrainingProcess:
     """A learner that trains for ever, and more slowly than an actor can play."""
-    sizes: dict[str, Any] = {"actors__environments": ENVIRONMENTS, "learner__batch": BATCH, "learner__queue": BATCH}
+    sizes: dict[str, Any] = {
+        "actors__num_envs": ENVIRONMENTS,
+        "learner__batch_size": BATCH,
+        "learner__queue_capacity": BATCH,
+    }
     return learner(run, method="leco", frames=1_000_000_000, **sizes)
 
 
@@ -152,7 +156,8 @@ def test_an_actor_waits_for_a_learner_that_is_slow_and_nothing_is_lost_or_traine
                 assert under_way(one, service) <= MOST_UNDER_WAY
         after = one.metrics()
         waited = {
-            activity: after[f"leco_actor_seconds_total {activity}"] - before[f"leco_actor_seconds_total {activity}"]
+            activity: after[f"leco_actor_time_seconds_total {activity}"]
+            - before[f"leco_actor_time_seconds_total {activity}"]
             for activity in ("waiting", "fetching", "pushing")
         }
         assert waited["waiting"] + waited["fetching"] > away / 2  # the thread that acts

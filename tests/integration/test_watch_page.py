@@ -37,7 +37,7 @@ PANELS = {
     "gradient": ["gradient_norm"],
     "length": ["length"],
     "speed": ["frames_per_second"],
-    "lag": ["lag"],
+    "lag": ["policy_lag"],
 }
 PATIENCE = 90_000  # milliseconds; far more than anything here takes on a quiet machine
 expect.set_options(timeout=PATIENCE)
@@ -366,8 +366,8 @@ def test_a_page_that_nobody_sees_does_not_listen(browser: Browser, tmp_path: Pat
 def test_a_real_training_from_its_first_line_to_its_end(browser: Browser, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    small = ("actors.unroll=16", "learner.batch=4", "learner.log_every=1", "learner.checkpoint_every=5")
-    flags = [f"--task={TASK}", "--preset=paper", "--envs=4", "--threads=1", "--frames=2e6", f"--run={folder}"]
+    small = ("actors.unroll_length=16", "learner.batch_size=4", "learner.log_every=1", "learner.checkpoint_every=5")
+    flags = [f"--task={TASK}", "--preset=paper", "--num-envs=4", "--threads=1", "--frames=2e6", f"--run-dir={folder}"]
     command = [sys.executable, "-P", "-m", "leco", "train", *flags, *(f"--set={each}" for each in small)]
     with WatchProcess(folder) as process, visit(browser, process.url) as seen:
         page = seen.page
@@ -390,7 +390,7 @@ def test_a_real_training_from_its_first_line_to_its_end(browser: Browser, tmp_pa
         done = pointed(page, "return")["frames"]
         until_frames(page, rows(folder / "metrics.csv")[-1]["frames"])
         goal = int(done) - 64  # less than it has: the run is over
-        again = [*command[:-5], f"--frames={goal}", f"--run={folder}", *command[-4:]]
+        again = [*command[:-5], f"--frames={goal}", f"--run-dir={folder}", *command[-4:]]
         assert subprocess.run(again, stdout=subprocess.DEVNULL, timeout=120, check=False).returncode == 0
         expect(page.locator("#phase")).to_have_text("finished")
         expect(page).to_have_title("finished · run · leco watch")

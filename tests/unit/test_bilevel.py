@@ -33,7 +33,7 @@ from leco.models.vq import LSHBottleneck
 if TYPE_CHECKING:
     from leco.models.intrinsic import Intrinsic
 
-SETTINGS = TrainingConfig(alpha=0.7, entropy=0.05, policy_learning_rate=0.01)
+SETTINGS = TrainingConfig(alpha=0.7, entropy_cost=0.05, policy_learning_rate=0.01)
 
 
 def plain_unroll(
@@ -142,7 +142,7 @@ def remembered(state: TrainingState) -> AdamState:
     )
 
 
-@pytest.mark.parametrize("inner_loss", ["policy-gradient", "whole"])
+@pytest.mark.parametrize("inner_loss", ["policy-gradient", "full"])
 @pytest.mark.parametrize(
     ("name", "max_norm", "small"),
     [
@@ -158,7 +158,7 @@ def test_update_equals_double_backpropagation(
     name: str,
     max_norm: float | None,
     small: bool,
-    inner_loss: Literal["policy-gradient", "whole"],
+    inner_loss: Literal["policy-gradient", "full"],
 ) -> None:
     nets, batch = networks(name), make_batch(3)
     assert batch.start_TB[1:-1].any(), "an episode begins inside the unroll"
@@ -173,16 +173,16 @@ def test_update_equals_double_backpropagation(
     after, _ = update(nets, state._replace(policy_adam=adam), batch, find_method(name), settings)
 
     monkeypatch.setattr(lstm, "unroll", plain_unroll)
-    expected = reference(nets, batch, adam, name, whole=inner_loss == "whole", max_norm=max_norm, small=small)
+    expected = reference(nets, batch, adam, name, whole=inner_loss == "full", max_norm=max_norm, small=small)
     for key, gradient in expected.items():
         found = after.intrinsic_adam.mean[key] / (1 - 0.9)  # Adam's first mean is the gradient
         assert (found - gradient).norm() <= 1e-9 * (gradient.norm() + 1e-6), key
     assert expected["modulator_out.weight"].norm() > 1e-6
 
 
-@pytest.mark.parametrize("inner_loss", ["policy-gradient", "whole"])
+@pytest.mark.parametrize("inner_loss", ["policy-gradient", "full"])
 def test_until_the_task_rewards_the_policy_is_not_asked_and_the_gradients_are_the_same(
-    monkeypatch: pytest.MonkeyPatch, inner_loss: Literal["policy-gradient", "whole"]
+    monkeypatch: pytest.MonkeyPatch, inner_loss: Literal["policy-gradient", "full"]
 ) -> None:
     nets, batch = networks("leco"), make_batch(3)
     batch = batch._replace(reward_TB=torch.zeros_like(batch.reward_TB))
@@ -198,7 +198,7 @@ def test_until_the_task_rewards_the_policy_is_not_asked_and_the_gradients_are_th
     assert (judged, stats["extrinsic_value_loss"]) == ([], 0.0)
 
     monkeypatch.setattr(lstm, "unroll", plain_unroll)
-    expected = reference(nets, batch, adam, "leco", whole=inner_loss == "whole", max_norm=None, small=False)
+    expected = reference(nets, batch, adam, "leco", whole=inner_loss == "full", max_norm=None, small=False)
     for key, gradient in expected.items():
         found = after.intrinsic_adam.mean[key] / (1 - 0.9)
         assert (found - gradient).norm() <= 1e-9 * gradient.norm(), key
@@ -241,10 +241,10 @@ def by_sequences(
     return torch.cat(logits)[:-1], torch.cat(values)
 
 
-@pytest.mark.parametrize("inner_loss", ["policy-gradient", "whole"])
+@pytest.mark.parametrize("inner_loss", ["policy-gradient", "full"])
 @pytest.mark.parametrize("kind", [None, "exact"])
 def test_the_steps_of_a_batch_seen_as_one_equal_double_backpropagation(
-    monkeypatch: pytest.MonkeyPatch, kind: str | None, inner_loss: Literal["policy-gradient", "whole"]
+    monkeypatch: pytest.MonkeyPatch, kind: str | None, inner_loss: Literal["policy-gradient", "full"]
 ) -> None:
     """theta'(r_ta) is where the policy really went, plus D times the change of the whole batch's gradient at theta.
 
@@ -285,7 +285,7 @@ def test_the_steps_of_a_batch_seen_as_one_equal_double_backpropagation(
     inner = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
     beyond = torch.where(advantage > 0, ratio > 1.2, ratio < 0.8)
     assert 0 < beyond.sum() < beyond.numel(), "the clip is active for some"
-    if inner_loss == "whole":
+    if inner_loss == "full":
         inner = inner + 0.5 * (value[:-1] - learned.target_TB).square().mean() - 0.05 * entropy(logits)
     gradients = torch.autograd.grad(inner, list(policy.values()), create_graph=True, allow_unused=True)
     moved = {}

@@ -78,9 +78,11 @@ def test_a_method_with_another_hash_has_the_codes_of_that_hash() -> None:
     """LECO's modulator has networks of its own then, which no code depends on."""
     torch.manual_seed(1)
     method = find_method("leco", "dsc")
-    coder = make_coder(method, SHAPE, build(method, SHAPE, 7).intrinsic, HashConfig(kind="dsc", size=(2, 2), codes=4))
+    coder = make_coder(
+        method, SHAPE, build(method, SHAPE, 7).intrinsic, HashConfig(kind="dsc", size=(2, 2), dsc_levels=4)
+    )
     assert coder is not None
-    expected = make_coder(find_method("dsc"), SHAPE, None, HashConfig(size=(2, 2), codes=4))
+    expected = make_coder(find_method("dsc"), SHAPE, None, HashConfig(size=(2, 2), dsc_levels=4))
     assert expected is not None
     assert coder.codes(observations(20, 9)).tolist() == expected.codes(observations(20, 9)).tolist()
 
@@ -88,14 +90,14 @@ def test_a_method_with_another_hash_has_the_codes_of_that_hash() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "size", "width", "below"),
     [
-        ("vq-only", SHAPE, HashConfig(size=(2, 4), codes=16), 8, 16),
+        ("vq-only", SHAPE, HashConfig(size=(2, 4), codebook_size=16), 8, 16),
         ("vq-only", SHAPE, HashConfig(size=(4, 4)), 16, 8),
-        ("vq-only", (72, 96, 3), HashConfig(size=(4, 6), codes=36), 24, 36),
+        ("vq-only", (72, 96, 3), HashConfig(size=(4, 6), codebook_size=36), 24, 36),
         ("vq-only", (72, 96, 3), HashConfig(), 6, 24),
         ("ae-lsh", SHAPE, HashConfig(bits=9), 2, 256),
         ("ae-lsh", (72, 96, 3), HashConfig(bits=82), 11, 256),
-        ("dsc", SHAPE, HashConfig(size=(2, 2), codes=4), 12, 4),
-        ("dsc", (72, 96, 3), HashConfig(codes=8), 18, 8),
+        ("dsc", SHAPE, HashConfig(size=(2, 2), dsc_levels=4), 12, 4),
+        ("dsc", (72, 96, 3), HashConfig(dsc_levels=8), 18, 8),
     ],
 )
 def test_codes_have_the_size_that_is_asked_for(

@@ -102,7 +102,7 @@ def test_actors_are_told_where_the_others_listen() -> None:
 def test_a_drain_ends_before_the_engine_loses_patience() -> None:
     for name, read in (("actor", actor_settings), ("hashcount", hashcount_settings)):
         assert int(COMPOSE["services"][name]["stop_grace_period"].removesuffix("s")) > read([]).drain_seconds
-    learner = learner_settings(["--run", "x"])
+    learner = learner_settings(["--run-dir", "x"])
     assert int(COMPOSE["services"]["learner"]["stop_grace_period"].removesuffix("s")) > 2 * learner.drain_seconds
 
 
@@ -113,7 +113,7 @@ def test_prometheus_asks_each_service_where_it_serves_metrics() -> None:
     for name, read in (
         ("actor", actor_settings([])),
         ("hashcount", hashcount_settings([])),
-        ("learner", learner_settings(["--run", "x"])),
+        ("learner", learner_settings(["--run-dir", "x"])),
     ):
         [discovery] = jobs[name]["dns_sd_configs"]  # every address behind the name, so every replica
         assert (discovery["names"], discovery["type"], discovery["port"]) == ([name], "A", read.metrics_port)
@@ -148,7 +148,9 @@ def test_the_actors_together_play_what_one_of_leco_train_does() -> None:
     ours = parse((ROOT / ENV["LECO_EXPERIMENT"]).read_text())
     alone = parse(f'preset = "laptop"\ntask = "{ours.task}"\nframes = {ours.frames}')
     actors = int(ENV["LECO_ACTORS"])
-    assert ours.actors.environments * actors == alone.actors.environments == ours.learner.queue == ours.learner.batch
+    assert (
+        ours.actors.num_envs * actors == alone.actors.num_envs == ours.learner.queue_capacity == ours.learner.batch_size
+    )
     assert replace(ours, actors=alone.actors) == alone
 
 

@@ -42,14 +42,14 @@ def experiments(draw: st.DrawFn) -> Experiment:
         method=method,
         seed=draw(st.integers(0, 2**63)),
         frames=draw(counts),
-        actors=ActorConfig(environments=batch * turn, unroll=length * draw(st.integers(1, 9))),
+        actors=ActorConfig(num_envs=batch * turn, unroll_length=length * draw(st.integers(1, 9))),
         learner=LearnerConfig(
-            batch=batch,
-            queue=batch + draw(st.integers(0, 100)),
+            batch_size=batch,
+            queue_capacity=batch + draw(st.integers(0, 100)),
             max_policy_lag=draw(st.integers(0, 10**6)),
             publish_every=1,
             checkpoint_every=turn * draw(st.integers(1, 1000)),
-            keep=draw(counts),
+            keep_checkpoints=draw(counts),
             log_every=draw(counts),
             deterministic=draw(st.booleans()),
         ),
@@ -60,21 +60,21 @@ def experiments(draw: st.DrawFn) -> Experiment:
             vtrace_lambda=draw(shares),
             reward_scale=draw(rates),
             bootstrap_on_truncation=draw(st.booleans()),
-            entropy=draw(amounts),
-            entropy_end=draw(st.none() | rates),
-            entropy_anneal=(draw(st.floats(0, 1e6)), draw(st.floats(1e6, 1e9))),
+            entropy_cost=draw(amounts),
+            entropy_cost_end=draw(st.none() | rates),
+            entropy_cost_anneal=(draw(st.floats(0, 1e6)), draw(st.floats(1e6, 1e9))),
             policy_learning_rate=draw(rates),
             intrinsic_learning_rate=draw(rates),
             policy_betas=(draw(st.floats(0, 0.999)), draw(st.floats(0, 0.999))),
             intrinsic_betas=(draw(st.floats(0, 0.999)), draw(st.floats(0, 0.999))),
             eps=draw(rates),
-            inner_loss=draw(st.sampled_from(["policy-gradient", "whole"])),
+            inner_loss=draw(st.sampled_from(["policy-gradient", "full"])),
             max_gradient_norm=draw(st.none() | rates),
-            decoded=draw(st.none() | counts),
+            decoder_samples=draw(st.none() | counts),
             adaptive_lambda=draw(st.booleans()),
             novelty_learning_rate=draw(rates),
             modulator_learning_rate=draw(st.none() | rates),
-            adversary=draw(amounts),
+            agac_coef=draw(amounts),
             reward_shaping=draw(st.sampled_from(["none", "soft-asymmetric"])),
             epochs=draw(counts) if reuse else 1,
             minibatches=draw(counts) if reuse else 1,
@@ -90,7 +90,8 @@ def experiments(draw: st.DrawFn) -> Experiment:
         hash=HashConfig(
             kind=kind,
             size=draw(st.none() | st.sampled_from([(2, 3), (4, 6)])) if sized else None,
-            codes=draw(st.none() | st.integers(2, 256)) if sized else None,
+            codebook_size=draw(st.none() | st.integers(2, 256)) if sized else None,
+            dsc_levels=draw(st.none() | st.integers(2, 256)) if sized else None,
             bits=draw(st.none() | st.integers(1, 2048)) if sized else None,
         ),
     )
@@ -149,7 +150,7 @@ def test_a_task_known_by_its_id_gets_its_short_name() -> None:
         ("frame = 1", "there is no key frame; did you mean frames?"),
         ("[training]\nlamda = 1", "there is no key training.lamda; did you mean training.lambda?"),
         ("[training]\nlambda_ = 1", "there is no key training.lambda_; did you mean training.lambda?"),
-        ("[learner]\nbatches = 1", "there is no key learner.batches; did you mean learner.batch?"),
+        ("[learner]\nbatches = 1", "there is no key learner.batches; did you mean learner.batch_size?"),
         ("[actors]\nzzz = 1", "there is no key actors.zzz; the keys here are: environments, unroll"),
         ("method = 'lecoo'", "there is no method 'lecoo': did you mean 'leco'?"),
         ("task", "this is not TOML: "),
@@ -174,12 +175,12 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("until", 0, "until is 0.0, expected more than 0 and at most 1"),
         ("until", 1.01, "until is 1.01, expected more than 0 and at most 1"),
         ("until", "95%", "until is '95%', expected a number"),
-        ("actors.environments", 0, "expected more than 0"),
-        ("actors.unroll", 0, "expected more than 0"),
-        ("learner.batch", 0, "expected more than 0"),
+        ("actors.num_envs", 0, "expected more than 0"),
+        ("actors.unroll_length", 0, "expected more than 0"),
+        ("learner.batch_size", 0, "expected more than 0"),
         ("learner.publish_every", 0, "expected more than 0"),
         ("learner.checkpoint_every", 0, "expected more than 0"),
-        ("learner.keep", 0, "expected more than 0"),
+        ("learner.keep_checkpoints", 0, "expected more than 0"),
         ("learner.log_every", 0, "expected more than 0"),
         ("training.policy_learning_rate", 0, "expected more than 0"),
         ("training.intrinsic_learning_rate", -1e-9, "expected more than 0"),
@@ -195,7 +196,7 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         (
             "training.sequence_length",
             36,
-            "training.sequence_length is 36, expected a divisor of actors.unroll (96), which is cut into sequences",
+            "training.sequence_length is 36, expected a divisor of actors.unroll_length (96), which is cut into sequences",
         ),
         ("training.clip_range", 0, "is 0.0, expected more than 0; leave it out for the plain policy gradient"),
         ("training.clip_range", -0.2, "is -0.2, expected more than 0; leave it out for the plain policy gradient"),
@@ -218,14 +219,14 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("seed", -1, "expected 0 or more"),
         ("learner.max_policy_lag", -1, "expected 0 or more"),
         ("training.alpha", -0.1, "expected 0 or more"),
-        ("training.entropy", -0.1, "expected 0 or more"),
+        ("training.entropy_cost", -0.1, "expected 0 or more"),
         ("training.max_gradient_norm", 0, "expected more than 0; leave it out for no limit"),
-        ("training.decoded", 0, "expected at least 1; leave it out to decode all"),
-        ("learner.queue", 15, "expected at least learner.batch (16): a batch must fit in the queue"),
+        ("training.decoder_samples", 0, "expected at least 1; leave it out to decode all"),
+        ("learner.queue_capacity", 15, "expected at least learner.batch_size (16): a batch must fit in the queue"),
         ("training.inner_loss", "some", "expected one of 'policy-gradient', 'whole'"),
         ("training.novelty_learning_rate", 0, "expected more than 0"),
         ("training.modulator_learning_rate", 0, "expected more than 0; leave it out for the intrinsic module's"),
-        ("training.adversary", -0.1, "expected 0 or more"),
+        ("training.agac_coef", -0.1, "expected 0 or more"),
         ("training.run_count_weight", 1.1, "expected 0 to 1"),
         ("training.reward_shaping", "hard", "expected one of 'none', 'soft-asymmetric'"),
         ("training.episodic_bonus", "second", "expected one of 'inverse-sqrt', 'first-visit'"),
@@ -234,8 +235,8 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("hash.size", [0, 3], "expected a height and a width from 1 to 16"),
         ("hash.size", [3, 17], "expected a height and a width from 1 to 16"),
         ("hash.size", [3], "expected a list of 2 numbers"),
-        ("hash.codes", 1, "expected 2 to 256: a place of a code is a byte"),
-        ("hash.codes", 257, "expected 2 to 256"),
+        ("hash.codebook_size", 1, "expected 2 to 256: a place of a code is a byte"),
+        ("hash.dsc_levels", 257, "expected 2 to 256"),
         ("hash.bits", 0, "expected 1 to 2048"),
         ("hash.bits", 2049, "a code has at most 256 bytes"),
         # types
@@ -283,11 +284,11 @@ def test_a_value_out_of_range_or_of_another_kind_is_refused_with_its_key(key: st
         ("training.lambda", 1),
         ("training.policy_betas", [0, 0]),
         ("training.alpha", 0),
-        ("training.entropy", 0),
+        ("training.entropy_cost", 0),
         ("seed", 0),
         ("learner.max_policy_lag", 0),
-        ("learner.queue", 16),
-        ("training.decoded", 1),
+        ("learner.queue_capacity", 16),
+        ("training.decoder_samples", 1),
         ("training.run_count_weight", 1),
         ("training.epochs", 1),
         ("training.minibatches", 1),
@@ -297,10 +298,10 @@ def test_a_value_out_of_range_or_of_another_kind_is_refused_with_its_key(key: st
         ("training.clip_range", 1e-9),
         ("network.width", 1),
         ("hash.kind", "objects"),
-        ("training.adversary", 0),
+        ("training.agac_coef", 0),
         ("hash.size", [1, 16]),
-        ("hash.codes", 2),
-        ("hash.codes", 256),
+        ("hash.codebook_size", 2),
+        ("hash.dsc_levels", 256),
         ("hash.bits", 2048),
         ("frames", 1),
         ("until", 1),
@@ -394,12 +395,12 @@ def test_a_batch_may_be_learned_from_more_than_once_if_steps_are_clipped() -> No
     assert (training.epochs, training.minibatches, training.sequence_length, training.clip_range) == (4, 8, 32, 0.2)
     assert parse(TASK, {"training.clip_range": 0.2}).training.clip_range == 0.2, "a single clipped step is one too"
     assert parse(TASK, {"training.sequence_length": 32}).training.clip_range is None, "and so are sequences in one pass"
-    divided = parse(TASK, {"actors.unroll": 100, "training.sequence_length": 25})
+    divided = parse(TASK, {"actors.unroll_length": 100, "training.sequence_length": 25})
     assert divided.training.sequence_length == 25
     with pytest.raises(
-        ConfigError, match=r"training.sequence_length is 32, expected a divisor of actors.unroll \(100\)"
+        ConfigError, match=r"training.sequence_length is 32, expected a divisor of actors.unroll_length \(100\)"
     ):
-        parse(TASK, {**reuse, "actors.unroll": 100})
+        parse(TASK, {**reuse, "actors.unroll_length": 100})
 
 
 def test_a_whole_number_may_be_written_with_an_exponent_and_a_number_without_a_point() -> None:
@@ -411,14 +412,14 @@ def test_a_whole_number_may_be_written_with_an_exponent_and_a_number_without_a_p
 
 def test_overrides_win_by_their_dotted_key_and_none_is_no_override() -> None:
     text = TASK + "frames = 7\nseed = 3\n[training]\nalpha = 0.25\nentropy = 0.5"
-    experiment = parse(text, {"frames": None, "seed": 4, "training.alpha": 0.125, "learner.keep": 9})
-    assert (experiment.frames, experiment.seed, experiment.learner.keep) == (7, 4, 9)
-    assert (experiment.training.alpha, experiment.training.entropy) == (0.125, 0.5)
+    experiment = parse(text, {"frames": None, "seed": 4, "training.alpha": 0.125, "learner.keep_checkpoints": 9})
+    assert (experiment.frames, experiment.seed, experiment.learner.keep_checkpoints) == (7, 4, 9)
+    assert (experiment.training.alpha, experiment.training.entropy_cost) == (0.125, 0.5)
     assert parse("", {"task": "Empty-5x5"}) == parse(TASK)
 
 
 def turns(**changes: Any) -> Experiment:
-    keys = {"learner.batch": 4, "actors.environments": 8, "learner.checkpoint_every": 6, "learner.deterministic": True}
+    keys = {"learner.batch_size": 4, "actors.num_envs": 8, "learner.checkpoint_every": 6, "learner.deterministic": True}
     return parse(TASK, keys | {key.replace("__", "."): value for key, value in changes.items()})
 
 
@@ -426,11 +427,11 @@ def test_a_deterministic_run_needs_whole_turns() -> None:
     assert turns().learner.deterministic
     assert turns(learner__publish_every=2).learner.publish_every == 2
     with pytest.raises(
-        ConfigError, match=r"actors.environments is 6, expected a multiple of learner.batch .4. because"
+        ConfigError, match=r"actors.num_envs is 6, expected a multiple of learner.batch_size .4. because"
     ):
-        turns(actors__environments=6)
-    with pytest.raises(ConfigError, match=r"actors.environments is 2, expected a multiple of learner.batch .4."):
-        turns(actors__environments=2)
+        turns(actors__num_envs=6)
+    with pytest.raises(ConfigError, match=r"actors.num_envs is 2, expected a multiple of learner.batch_size .4."):
+        turns(actors__num_envs=2)
     with pytest.raises(ConfigError, match=r"learner.checkpoint_every is 5, expected a multiple of 2, the updates of a"):
         turns(learner__checkpoint_every=5)
     with pytest.raises(
@@ -440,7 +441,7 @@ def test_a_deterministic_run_needs_whole_turns() -> None:
 
 
 def test_other_runs_need_none() -> None:
-    free = {"actors__environments": 6, "learner__checkpoint_every": 5, "learner__publish_every": 3}
+    free = {"actors__num_envs": 6, "learner__checkpoint_every": 5, "learner__publish_every": 3}
     assert not turns(**free, learner__deterministic=False).learner.deterministic
 
 
@@ -448,7 +449,7 @@ def test_what_an_experiment_says_wins_over_its_preset_and_the_rest_of_it_stays()
     laptop = parse(TASK, {"preset": "laptop"})
     other = parse('preset = "laptop"\n' + TASK + "[training]\nalpha = 0.25\ndecoded = 7")
     assert laptop.training != parse(TASK).training == parse(TASK, {"preset": "paper"}).training
-    assert other.training == dataclasses.replace(laptop.training, alpha=0.25, decoded=7)
+    assert other.training == dataclasses.replace(laptop.training, alpha=0.25, decoder_samples=7)
     assert parse(to_toml(other)) == other
 
 
@@ -482,7 +483,10 @@ def test_the_paper_is_the_defaults_and_nothing_else() -> None:
     assert (defaults.epochs, defaults.minibatches, defaults.sequence_length, defaults.clip_range) == (1, 1, None, None)
     assert (defaults.normalize_advantages, defaults.episodic_bonus) == (False, "inverse-sqrt")
     assert (defaults.center_bonus, defaults.penalty_on_revisits, defaults.earned_trust) == (False, False, False)
-    assert (Network().width, HashConfig()) == (256, HashConfig(kind=None, size=None, codes=None, bits=None))
+    assert (Network().width, HashConfig()) == (
+        256,
+        HashConfig(kind=None, size=None, codebook_size=None, dsc_levels=None, bits=None),
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -525,10 +529,12 @@ def test_the_laptop_learns_from_a_batch_more_than_once_where_it_sees_minigrid() 
     assert training.minibatches > 1
     assert training.clip_range is not None
     assert learner.synchronous
-    assert actors.environments == learner.batch == learner.queue
+    assert actors.num_envs == learner.batch_size == learner.queue_capacity
     assert experiment.network.width < 256
     assert training.sequence_length is not None
-    assert learner.batch * actors.unroll // training.sequence_length % training.minibatches == 0, "all alike"
+    assert learner.batch_size * actors.unroll_length // training.sequence_length % training.minibatches == 0, (
+        "all alike"
+    )
 
 
 @pytest.mark.parametrize("task", PICTURES)
@@ -549,7 +555,7 @@ def test_the_laptop_learns_from_pixels_in_a_single_pass(task: str) -> None:
 
 def test_entropy_is_annealed_by_the_frames_of_a_run() -> None:
     settings = parse(TASK + "[training]\nentropy = 0.02\nentropy_end = 0.005\nentropy_anneal = [1000, 3000]").training
-    found = [at_frame(settings, frames).entropy for frames in (0, 1000, 2000, 3000, 10**9)]
+    found = [at_frame(settings, frames).entropy_cost for frames in (0, 1000, 2000, 3000, 10**9)]
     assert found == pytest.approx([0.02, 0.02, 0.0125, 0.005, 0.005])
     for frames in (0, 10**9):
         assert at_frame(TrainingConfig(), frames) == TrainingConfig(), "the paper's does not change"
@@ -558,10 +564,13 @@ def test_entropy_is_annealed_by_the_frames_of_a_run() -> None:
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
-        ("[training]\nentropy_anneal = [2, 1]", "training.entropy_anneal is .*, expected two numbers of frames"),
-        ("[training]\nentropy_anneal = [-1, 1]", "training.entropy_anneal is .*, expected two numbers of frames"),
-        ("[training]\nentropy_end = 0", "training.entropy_end is 0.0, expected more than 0"),
-        ('[hash]\nkind = "exact"\ncodes = 16', "hash.codes is 16, but the hash exact has no size: leave it out"),
+        ("[training]\nentropy_anneal = [2, 1]", "training.entropy_cost_anneal is .*, expected two numbers of frames"),
+        ("[training]\nentropy_anneal = [-1, 1]", "training.entropy_cost_anneal is .*, expected two numbers of frames"),
+        ("[training]\nentropy_end = 0", "training.entropy_cost_end is 0.0, expected more than 0"),
+        (
+            '[hash]\nkind = "exact"\ncodebook_size = 16',
+            "hash.codebook_size is 16, but the hash exact has no size: leave it out",
+        ),
         ('[hash]\nkind = "objects"\nsize = [3, 3]', "hash.size is .*, but the hash objects has no size: leave it out"),
     ],
 )

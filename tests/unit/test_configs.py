@@ -59,9 +59,9 @@ def test_a_file_is_an_experiment_of_its_own_task_with_the_papers_numbers(file: P
     assert EXPECTED[file.stem] == Numbers(
         experiment.frames,
         training.gamma,
-        training.entropy,
-        learner.batch,
-        experiment.actors.unroll,
+        training.entropy_cost,
+        learner.batch_size,
+        experiment.actors.unroll_length,
         training.policy_learning_rate,
         training.intrinsic_learning_rate,
     )
@@ -69,7 +69,11 @@ def test_a_file_is_an_experiment_of_its_own_task_with_the_papers_numbers(file: P
     assert (training.alpha, training.lambda_, training.eps) == (0.01, 0.5, 1e-6)
     assert training.policy_betas == training.intrinsic_betas == (0.9, 0.999)
     assert (training.vtrace_lambda, training.reward_scale, training.max_gradient_norm) == (1, 1, None)
-    assert (training.bootstrap_on_truncation, training.inner_loss, training.decoded) == (False, "policy-gradient", None)
+    assert (training.bootstrap_on_truncation, training.inner_loss, training.decoder_samples) == (
+        False,
+        "policy-gradient",
+        None,
+    )
     assert (training.epochs, training.minibatches, training.sequence_length, training.clip_range) == (1, 1, None, None)
     assert (training.normalize_advantages, training.episodic_bonus, training.center_bonus) == (
         False,

@@ -57,12 +57,20 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
 
 def test_flags_describe_the_experiment(started: Started) -> None:
     experiment, folder, rest = started(
-        *("--task=DoorKey-5x5", "--method=dsc", "--frames=5e5", "--seed=3", "--envs=8", "--actors=2", "--threads=1"),
-        *("--set", "training.alpha=0.25", "--set=training.inner_loss=whole", "--set=learner.keep=1e1"),
+        *(
+            "--task=DoorKey-5x5",
+            "--method=dsc",
+            "--frames=5e5",
+            "--seed=3",
+            "--num-envs=8",
+            "--actors=2",
+            "--threads=1",
+        ),
+        *("--set", "training.alpha=0.25", "--set=training.inner_loss=full", "--set=learner.keep_checkpoints=1e1"),
         "--set=training.policy_betas=[0.5, 0.75]",
     )
     assert (experiment.task, experiment.method, experiment.frames, experiment.seed) == ("DoorKey-5x5", "dsc", 500000, 3)
-    assert (experiment.actors.environments, experiment.learner.keep) == (8, 10)
+    assert (experiment.actors.num_envs, experiment.learner.keep_checkpoints) == (8, 10)
     assert (experiment.training.alpha, experiment.training.inner_loss) == (0.25, "whole")
     assert experiment.training.policy_betas == (0.5, 0.75)
     assert folder == Path("runs") / "DoorKey-5x5-dsc-3"
@@ -91,10 +99,12 @@ def test_the_seconds_of_a_command_are_those_of_its_process(started: Started) -> 
 def test_flags_win_over_the_file_and_the_folder_is_enough_to_go_on(started: Started, tmp_path: Path) -> None:
     wanted = parse("", {"task": "DoorKey-5x5", "seed": 7, "learner.deterministic": True})
     (tmp_path / "config.toml").write_text(to_toml(wanted))
-    assert started(f"--run={tmp_path}")[:2] == (wanted, tmp_path)
+    assert started(f"--run-dir={tmp_path}")[:2] == (wanted, tmp_path)
     assert started(f"--config={tmp_path / 'config.toml'}", "--seed=8")[0].seed == 8
-    assert started(f"--run={tmp_path}", "--task=Empty-5x5")[0] == parse("", {"task": "Empty-5x5", "preset": "laptop"})
-    assert started(f"--run={tmp_path}", "--set=learner.deterministic=false")[0].learner.deterministic is False
+    assert started(f"--run-dir={tmp_path}", "--task=Empty-5x5")[0] == parse(
+        "", {"task": "Empty-5x5", "preset": "laptop"}
+    )
+    assert started(f"--run-dir={tmp_path}", "--set=learner.deterministic=false")[0].learner.deterministic is False
 
 
 def test_the_preset_is_for_laptops_unless_a_file_or_a_flag_says_otherwise(started: Started, tmp_path: Path) -> None:
@@ -141,13 +151,13 @@ def test_the_preset_is_for_laptops_unless_a_file_or_a_flag_says_otherwise(starte
         (["--task=vizdoom-deathmatch", "--until=95%"], "but vizdoom-deathmatch calls no episode solved"),
         (["--task=Empty-5x5", "--set=alpha"], "--set alpha: expected KEY=VALUE, for example training.alpha=0.02"),
         (["--task=Empty-5x5", "--set=training.alfa=1"], "there is no key training.alfa; did you mean training.alpha?"),
-        (["--task=Empty-5x5", "--set=learner.batch=x"], "learner.batch is 'x', expected a whole number"),
+        (["--task=Empty-5x5", "--set=learner.batch_size=x"], "learner.batch_size is 'x', expected a whole number"),
         (["--task=Empty-5x5", "--config=missing.toml"], "missing.toml"),
-        (["--task=Empty-5x5", "--envs=0"], "actors.environments is 0, expected more than 0"),
+        (["--task=Empty-5x5", "--num-envs=0"], "actors.num_envs is 0, expected more than 0"),
         (["--task=Empty-5x5", "--actors=0"], "--actors is 0, expected at least 1"),
         (["--task=Empty-5x5", "--threads=0"], "--threads is 0, expected at least 1"),
         (["--task=Empty-5x5", "--actors=2", "--set=learner.deterministic=true"], "--actors is 2, expected 1 because"),
-        (["--task=Empty-5x5", "--envs=8", "--set=learner.deterministic=true"], "actors.environments is 8, expected a"),
+        (["--task=Empty-5x5", "--num-envs=8", "--set=learner.deterministic=true"], "actors.num_envs is 8, expected a"),
     ],
 )
 def test_a_mistake_ends_with_code_2_and_a_sentence_that_helps(
@@ -354,7 +364,7 @@ class Screen(io.StringIO):
         return self._terminal
 
 
-FIRST = {"frames": 500, "updates": 5, "frames_per_second": 50, "lag": 1.25}
+FIRST = {"frames": 500, "updates": 5, "frames_per_second": 50, "policy_lag": 1.25}
 SECOND = FIRST | {"frames": 1500, "return": 0.5, "success": 0.625, "r_ep": 0.25, "r_ta": -0.125}
 
 

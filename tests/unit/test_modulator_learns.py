@@ -21,7 +21,7 @@ from leco.models.policy import MiniGridPolicy
 T, B, A = 8, 16, 3
 REWARD = 0.3
 SETTINGS = TrainingConfig(
-    gamma=0.5, alpha=1.0, lambda_=0.5, entropy=0.01, policy_learning_rate=1e-3, intrinsic_learning_rate=1e-3
+    gamma=0.5, alpha=1.0, lambda_=0.5, entropy_cost=0.01, policy_learning_rate=1e-3, intrinsic_learning_rate=1e-3
 )
 
 

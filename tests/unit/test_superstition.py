@@ -33,7 +33,7 @@ COLLAPSED = 0.05  # entropy, of log 3 = 1.1
 SETTINGS = TrainingConfig(
     gamma=0.9,
     alpha=0.2,
-    entropy=0.01,
+    entropy_cost=0.01,
     policy_learning_rate=2e-3,
     intrinsic_learning_rate=3e-3,
     epochs=2,

@@ -39,7 +39,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FRAMES, UPDATE = 2000, 100  # an update has 100 frames
-SMALL = {"task": "Empty-5x5", "method": "no-int", "frames": FRAMES, "learner.batch": 10, "actors.unroll": 10}
+SMALL = {
+    "task": "Empty-5x5",
+    "method": "no-int",
+    "frames": FRAMES,
+    "learner.batch_size": 10,
+    "actors.unroll_length": 10,
+}
 EVALUATED = {"updates": 20, "frames": 2000, "seconds": 12.5, "seed": 0, "greedy": False, "episodes": 100, "length": 9.0}
 EVALUATED |= {"success": 0.75, "success_low": 0.657, "success_high": 0.825}
 EVALUATED |= {"return": 0.5, "return_low": 0.4, "return_high": 0.6}
@@ -94,7 +100,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Planned:
 def test_every_combination_is_a_run_with_a_name_of_its_own(planned: Planned) -> None:
     runs = planned(
         *("--tasks=Empty-5x5, DoorKey-5x5", "--methods=leco,no-int", "--seeds=3,1-2", "--frames=1e6"),
-        *("--set=learner.keep=2", "--set-each=training.lambda=0,2.5e-1"),
+        *("--set=learner.keep_checkpoints=2", "--grid=training.lambda=0,2.5e-1"),
     )
     assert len({one.name for one in runs}) == len(runs) == 2 * 2 * 3 * 2
     assert [one.name for one in runs[:4]] == [
@@ -107,7 +113,7 @@ def test_every_combination_is_a_run_with_a_name_of_its_own(planned: Planned) -> 
         task, method, value, seed = re.fullmatch(r"(.*5x5)-(.*)-lambda=(.*)-(.)", one.name).groups()  # type: ignore[union-attr]
         e = one.experiment
         assert (e.task, e.method, e.training.lambda_, e.seed) == (task, method, float(value), int(seed))
-        assert (e.frames, e.learner.keep) == (1_000_000, 2)
+        assert (e.frames, e.learner.keep_checkpoints) == (1_000_000, 2)
         assert e.training.epochs == 4  # as `leco train`: the laptop preset
         assert one.varied == {"training.lambda": value}
 
@@ -128,21 +134,21 @@ def test_values_are_named_as_they_were_understood(planned: Planned) -> None:
             one.name.removeprefix("Empty-5x5-leco-").removesuffix("-1") for one in planned("--tasks=Empty-5x5", each)
         ]
 
-    assert names("--set-each=training.alpha=1e-3,0.02,1") == ["alpha=0.001", "alpha=0.02", "alpha=1"]
-    assert names("--set-each=learner.batch=1e1,12") == ["batch=10", "batch=12"]
-    assert names("--set-each=training.inner_loss=whole,policy-gradient") == [
-        "inner_loss=whole",
+    assert names("--grid=training.alpha=1e-3,0.02,1") == ["alpha=0.001", "alpha=0.02", "alpha=1"]
+    assert names("--grid=learner.batch_size=1e1,12") == ["batch=10", "batch=12"]
+    assert names("--grid=training.inner_loss=full,policy-gradient") == [
+        "inner_loss=full",
         "inner_loss=policy-gradient",
     ]
-    assert names("--set-each=training.policy_betas=[0.0, 0.99],[0.9,0.999]") == [
+    assert names("--grid=training.policy_betas=[0.0, 0.99],[0.9,0.999]") == [
         "policy_betas=0+0.99",
         "policy_betas=0.9+0.999",
     ]
-    assert names("--set-each=training.bootstrap_on_truncation=true,false") == [
+    assert names("--grid=training.bootstrap_on_truncation=true,false") == [
         "bootstrap_on_truncation=true",
         "bootstrap_on_truncation=false",
     ]
-    assert names("--set-each=preset=laptop,paper") == ["preset=laptop", "preset=paper"]
+    assert names("--grid=preset=laptop,paper") == ["preset=laptop", "preset=paper"]
 
 
 def test_every_run_ends_at_the_success_rate(planned: Planned) -> None:
@@ -184,21 +190,24 @@ def test_seeds_as_people_type_them() -> None:
         (["--tasks=Empty-5x5", "--config=missing.toml"], "missing.toml"),
         (["--tasks=Empty-5x5", "--set=training.alfa=1"], "there is no key training.alfa; did you mean training.alpha?"),
         (["--tasks=Empty-5x5", "--set=seed=2"], "--set seed=...: a sweep has the flag --seeds for it"),
-        (["--tasks=Empty-5x5", "--set-each=training.alfa=1,2"], "there is no key training.alfa"),
-        (["--tasks=Empty-5x5", "--set-each=training.alpha"], "expected KEY=VALUE,VALUE, for example training.lambda="),
-        (["--tasks=Empty-5x5", "--set-each=training.alpha="], "something is missing"),
-        (["--tasks=Empty-5x5", "--set-each=training.alpha=1,1.0"], "two of the runs are the same"),
-        (["--tasks=Empty-5x5", "--set-each=training.lambda=0,2"], "training.lambda is 2.0, expected 0 to 1"),
-        (["--tasks=Empty-5x5", "--set-each=method=leco,dsc"], "--set-each method=leco,dsc: use --methods"),
-        (["--tasks=Empty-5x5", "--set-each=frames=1,2"], "use --frames; it cannot differ within a sweep"),
+        (["--tasks=Empty-5x5", "--grid=training.alfa=1,2"], "there is no key training.alfa"),
+        (["--tasks=Empty-5x5", "--grid=training.alpha"], "expected KEY=VALUE,VALUE, for example training.lambda="),
+        (["--tasks=Empty-5x5", "--grid=training.alpha="], "something is missing"),
+        (["--tasks=Empty-5x5", "--grid=training.alpha=1,1.0"], "two of the runs are the same"),
+        (["--tasks=Empty-5x5", "--grid=training.lambda=0,2"], "training.lambda is 2.0, expected 0 to 1"),
+        (["--tasks=Empty-5x5", "--grid=method=leco,dsc"], "--grid method=leco,dsc: use --methods"),
+        (["--tasks=Empty-5x5", "--grid=frames=1,2"], "use --frames; it cannot differ within a sweep"),
         (
             ["--tasks=Empty-5x5", "--until=95"],
             "argument --until: '95' is no success rate: type one above 0 and up to 100%",
         ),
         (["--tasks=Empty-5x5,vizdoom-deathmatch", "--until=95%"], "vizdoom-deathmatch calls no episode solved"),
         (["--tasks=Empty-5x5", "--set=until=0.9"], "--set until=...: a sweep has the flag --until for it"),
-        (["--tasks=Empty-5x5", "--set-each=until=0.8,0.9"], "use --until; it cannot differ within a sweep"),
-        (["--tasks=Empty-5x5", "--set=learner.keep=1", "--set-each=learner.keep=2,3"], "learner.keep is set twice"),
+        (["--tasks=Empty-5x5", "--grid=until=0.8,0.9"], "use --until; it cannot differ within a sweep"),
+        (
+            ["--tasks=Empty-5x5", "--set=learner.keep_checkpoints=1", "--grid=learner.keep_checkpoints=2,3"],
+            "learner.keep_checkpoints is set twice",
+        ),
     ],
 )
 def test_a_mistake_ends_with_code_2_and_a_sentence_that_helps_before_anything_starts(
@@ -262,10 +271,13 @@ def test_other_settings_for_the_same_run_are_refused_by_name(tmp_path: Path) -> 
     trained(tmp_path / "one", 5)
     check_folder([run(), run("other", training__alpha=0.5)], tmp_path)
     with pytest.raises(ConfigError) as caught:
-        check_folder([run(training__alpha=0.5, training__decoded=7, learner__keep=4)], tmp_path)
+        check_folder([run(training__alpha=0.5, training__decoder_samples=7, learner__keep_checkpoints=4)], tmp_path)
     text = str(caught.value)
     assert text.startswith(f"{tmp_path} has other settings for the same run. one: ")
-    assert "learner.keep is 4, was 3; training.alpha is 0.5, was 0.01; training.decoded is 7, was 'off'." in text
+    assert (
+        "learner.keep_checkpoints is 4, was 3; training.alpha is 0.5, was 0.01; training.decoder_samples is 7, was 'off'."
+        in text
+    )
     assert "--out" in text
 
 
@@ -455,7 +467,7 @@ def test_training_is_leco_train_with_all_that_was_asked_for(tmp_path: Path, monk
 
     calls: list[tuple[object, ...]] = []
     monkeypatch.setattr(train, "train", lambda *given, **rest: calls.append((*given, rest)))
-    one = run(learner__queue=10, training__decoded=7)  # less than two actors would get
+    one = run(learner__queue_capacity=10, training__decoder_samples=7)  # less than two actors would get
     job = Job(one, tmp_path / "a-lambda=0.5-1")
     job.folder.mkdir()
     (job.folder / "requested.toml").write_text(to_toml(one.experiment))

@@ -90,7 +90,7 @@ def test_a_step_moves_what_the_method_trains_and_nothing_else(
         assert torch.equal(after.running["bottleneck.projection_PF"], state.running["bottleneck.projection_PF"])
 
 
-@pytest.mark.parametrize("inner_loss", ["policy-gradient", "whole"])
+@pytest.mark.parametrize("inner_loss", ["policy-gradient", "full"])
 @pytest.mark.parametrize(
     ("name", "kind", "settings"),
     [
@@ -104,7 +104,7 @@ def test_a_step_depends_on_its_inputs_alone(
     name: str, kind: str | None, settings: TrainingConfig, inner_loss: str
 ) -> None:
     nets, batch, method = networks(name, kind), make_batch(), find_method(name, kind)
-    settings = dataclasses.replace(settings, inner_loss=inner_loss, decoded=3)  # type: ignore[arg-type]
+    settings = dataclasses.replace(settings, inner_loss=inner_loss, decoder_samples=3)  # type: ignore[arg-type]
     first, first_stats = update(nets, init(nets), batch, method, settings)
     torch.manual_seed(99)
     second, second_stats = update(nets, init(nets), batch, method, settings)
@@ -207,7 +207,9 @@ def test_the_decoder_may_learn_from_a_sample() -> None:
     nets, batch, method = networks("vq-only"), make_batch(), find_method("vq-only")
 
     def gradient(decoded: int | None, turn: int) -> Tensor:
-        after, _ = update(nets, init(nets)._replace(updates=turn), batch, method, TrainingConfig(decoded=decoded))
+        after, _ = update(
+            nets, init(nets)._replace(updates=turn), batch, method, TrainingConfig(decoder_samples=decoded)
+        )
         return after.intrinsic_adam.mean["decoder.last.bias"]
 
     whole = gradient(None, 0)

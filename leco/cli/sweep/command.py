@@ -35,7 +35,7 @@ adds to what is there."""
 EXAMPLES = """\
 examples:
   leco sweep --tasks KeyCorridorS3R3 --methods leco,no-int --seeds 1-3 --frames 3e6
-  leco sweep --tasks MultiRoom-N2-S4 --seeds 1,2 --set-each training.lambda=0,0.25,0.5 --out runs/lambda
+  leco sweep --tasks MultiRoom-N2-S4 --seeds 1,2 --grid training.lambda=0,0.25,0.5 --out runs/lambda
 
 the folder (--out) then has
   results.csv results.md TASK.png  what was found; also while it runs
@@ -92,7 +92,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
         help="any other key, the same in every run; repeatable",
     )
     parser.add_argument(
-        "--set-each",
+        "--grid",
         action="append",
         default=[],
         metavar="KEY=V,V",

@@ -33,7 +33,7 @@ def trained_updates(folder: Path) -> int:
 
 def frames_of_update(experiment: Experiment) -> int:
     """Actions in a batch."""
-    return experiment.learner.batch * experiment.actors.unroll
+    return experiment.learner.batch_size * experiment.actors.unroll_length
 
 
 def evaluation(folder: Path, episodes: int | None = None) -> dict[str, Any] | None:

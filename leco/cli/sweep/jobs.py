@@ -165,9 +165,13 @@ class Sweep:
 
 def training_command(job: Job, *, actors: int, threads: int) -> list[str]:
     """`leco train`, of what its folder has as requested.toml."""
-    what = [f"--config={job.folder / 'requested.toml'}", f"--run={job.folder}"]
+    what = [f"--config={job.folder / 'requested.toml'}", f"--run-dir={job.folder}"]
     # A queue that was asked for stays, however many actors there are.
-    how = [f"--actors={actors}", f"--threads={threads}", f"--set=learner.queue={job.run.experiment.learner.queue}"]
+    how = [
+        f"--actors={actors}",
+        f"--threads={threads}",
+        f"--set=learner.queue_capacity={job.run.experiment.learner.queue_capacity}",
+    ]
     return [*LECO, "train", *what, *how]
 
 

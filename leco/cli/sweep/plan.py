@@ -26,7 +26,7 @@ class Run:
     Attributes:
         name: Of its folder within the sweep's.
         experiment: All its settings.
-        varied: Those of --set-each, by key, as they are shown.
+        varied: Those of --grid, by key, as they are shown.
     """
 
     name: str
@@ -48,7 +48,7 @@ def plan(given: argparse.Namespace) -> list[Run]:
     tasks = [None] if given.tasks is None else _items(given.tasks, "--tasks")
     methods = [None] if given.methods is None else _items(given.methods, "--methods")
     seeds = read_seeds(given.seeds)
-    axes = _axes(given.set_each, given.set)
+    axes = _axes(given.grid, given.set)
     runs = []
     for task, method, values, seed in itertools.product(tasks, methods, itertools.product(*axes.values()), seeds):
         varied = dict(zip(axes, values, strict=True))
@@ -92,7 +92,7 @@ def read_seeds(text: str) -> list[int]:
 
 
 def _axes(each: Sequence[str], fixed: Sequence[str]) -> dict[str, list[str]]:
-    """Values of --set-each by key, as they were typed."""
+    """Values of --grid by key, as they were typed."""
     axes: dict[str, list[str]] = {}
     for key in (text.partition("=")[0] for text in fixed):
         if key in OWN_FLAGS:
@@ -100,13 +100,13 @@ def _axes(each: Sequence[str], fixed: Sequence[str]) -> dict[str, list[str]]:
     for text in each:
         key, equals, values = text.partition("=")
         if not equals:
-            raise ConfigError(f"--set-each {text}: expected KEY=VALUE,VALUE, for example training.lambda=0,0.25,0.5")
+            raise ConfigError(f"--grid {text}: expected KEY=VALUE,VALUE, for example training.lambda=0,0.25,0.5")
         if key in OWN_FLAGS:
             hint = "; it cannot differ within a sweep" if key in ("frames", "until") else ""
-            raise ConfigError(f"--set-each {text}: use {OWN_FLAGS[key]}{hint}")
+            raise ConfigError(f"--grid {text}: use {OWN_FLAGS[key]}{hint}")
         if key in axes or key in (text.partition("=")[0] for text in fixed):
-            raise ConfigError(f"{key} is set twice; give all its values in one --set-each {key}=...")
-        axes[key] = _items(values, f"--set-each {key}=")
+            raise ConfigError(f"{key} is set twice; give all its values in one --grid {key}=...")
+        axes[key] = _items(values, f"--grid {key}=")
     return axes
 
 

@@ -191,7 +191,7 @@ def test_an_actor_that_packs_slowly_is_not_held_up_by_the_learner(monkeypatch: p
     case.sender.finish()
     assert len(case.learner.pushed) == E
     assert not case.sender.backpressured
-    pushing = case.registry.get_sample_value("leco_actor_seconds_total", {"activity": "pushing"})
+    pushing = case.registry.get_sample_value("leco_actor_time_seconds_total", {"activity": "pushing"})
     assert pushing is not None
     assert pushing < 0.2
 

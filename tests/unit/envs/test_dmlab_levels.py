@@ -1,4 +1,4 @@
-"""Tests of `leco levels`, as a real process with real engines of the stand-in for DeepMind Lab."""
+"""Tests of `leco dmlab-levels`, as a real process with real engines of the stand-in for DeepMind Lab."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Levels:
 
     def run(self, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("LECO_")}
-        command = [sys.executable, "-P", "-m", "leco", "levels", *flags]
+        command = [sys.executable, "-P", "-m", "leco", "dmlab-levels", *flags]
         environment = {**inherited, **self.variables, **variables}
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
 

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 def config(folder: Path, **changes: Any) -> Path:
     path = folder / "wanted.toml"
     keys = {key.replace("__", "."): value for key, value in changes.items()}
-    path.write_text(to_toml(parse("", {"task": "Empty-5x5", "learner.batch": 4} | keys)))
+    path.write_text(to_toml(parse("", {"task": "Empty-5x5", "learner.batch_size": 4} | keys)))
     return path
 
 
 def test_a_new_folder_gets_the_experiment_and_the_versions(tmp_path: Path) -> None:
     run = tmp_path / "some" / "run"
     experiment = open_run(run, config(tmp_path))
-    assert experiment.learner.batch == 4
+    assert experiment.learner.batch_size == 4
     assert parse((run / "config.toml").read_text()) == experiment
     [start] = json.loads((run / "versions.json").read_text())
     assert (start["leco"], start["torch"].split("+")[0]) == ("0.1.0", "2.13.0")
@@ -38,12 +38,12 @@ def test_a_new_folder_gets_the_experiment_and_the_versions(tmp_path: Path) -> No
 
 def test_the_command_that_was_typed_is_kept_but_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(COMMAND, raising=False)
-    monkeypatch.setattr("sys.argv", ["/somewhere/leco", "learner", "--run", "a run"])
+    monkeypatch.setattr("sys.argv", ["/somewhere/leco", "learner", "--run-dir", "a run"])
     open_run(tmp_path / "run", config(tmp_path))
     monkeypatch.setenv(COMMAND, "leco train --store redis://:secret@host:1/0 --task Empty-5x5")
     open_run(tmp_path / "run", None)
     found = [start["command"] for start in json.loads((tmp_path / "run" / "versions.json").read_text())]
-    assert found == ["leco learner --run 'a run'", "leco train --store redis://...@host:1/0 --task Empty-5x5"]
+    assert found == ["leco learner --run-dir 'a run'", "leco train --store redis://...@host:1/0 --task Empty-5x5"]
 
 
 def test_every_start_is_noted_and_the_folder_is_enough_to_go_on(tmp_path: Path) -> None:
@@ -75,9 +75,9 @@ def test_a_run_may_be_told_to_end_at_another_success_rate_or_at_none(tmp_path: P
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"learner__batch": 8}, "(learner.batch is 8, was 4)"),
+        ({"learner__batch_size": 8}, "(learner.batch_size is 8, was 4)"),
         ({"task": "DoorKey-5x5", "seed": 3, "frames": 5}, "(task is 'DoorKey-5x5', was 'Empty-5x5'; seed is 3, was 1)"),
-        ({"training__decoded": 64}, "(training.decoded is 64, was None)"),
+        ({"training__decoder_samples": 64}, "(training.decoder_samples is 64, was None)"),
         ({"training__lambda": 0.25}, "(training.lambda is 0.25, was 0.5)"),
         ({"training__max_gradient_norm": 2}, "(training.max_gradient_norm is 2.0, was None)"),
     ],
@@ -94,8 +94,8 @@ def test_another_experiment_is_refused_by_naming_what_differs(
 
 
 def test_a_key_that_is_left_out_now_is_named_too(tmp_path: Path) -> None:
-    open_run(tmp_path / "run", config(tmp_path, training__decoded=64))
-    with pytest.raises(ConfigError, match=r"training.decoded is None, was 64"):
+    open_run(tmp_path / "run", config(tmp_path, training__decoder_samples=64))
+    with pytest.raises(ConfigError, match=r"training.decoder_samples is None, was 64"):
         open_run(tmp_path / "run", config(tmp_path))
 
 

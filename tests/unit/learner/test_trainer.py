@@ -52,7 +52,12 @@ class Case:
         folder.mkdir(exist_ok=True)
         self.folder, self.registry = folder, CollectorRegistry()
         keys = {key.replace("__", "."): value for key, value in changes.items()}
-        small = {"learner.batch": BATCH, "learner.queue": 8, "actors.unroll": T, "actors.environments": BATCH}
+        small = {
+            "learner.batch_size": BATCH,
+            "learner.queue_capacity": 8,
+            "actors.unroll_length": T,
+            "actors.num_envs": BATCH,
+        }
         self.experiment: Experiment = parse("", {"task": "Empty-5x5", "method": "no-int"} | small | keys)
         self.published: list[ParameterSnapshot] = []
         self.recorder = MetricsLogger(folder, updates)
@@ -180,7 +185,9 @@ def test_milestones_are_kept_for_good(tmp_path: Path) -> None:
     state, facts = load(kept["75%"], init(networks()))
     assert (state.updates, facts["frames"]) == (8, 8 * BATCH * T)
     assert [path.name for path in folder.glob("[0-9]*")] == ["000000010.safetensors"]
-    more = parse("", {"task": "Empty-5x5", "frames": 2 * frames, "learner.batch": BATCH, "actors.unroll": T})
+    more = parse(
+        "", {"task": "Empty-5x5", "frames": 2 * frames, "learner.batch_size": BATCH, "actors.unroll_length": T}
+    )
     assert list(find_milestones(tmp_path, more)) == ["15%", "25%", "40%", "50%"]
 
 

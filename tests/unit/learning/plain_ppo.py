@@ -42,7 +42,7 @@ def plain_steps(
                 gain = torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
                 error = (output.value_TB[s, 0] - targets.target_SC[s, c]).square() / 2
                 certainty = (log_pi[s, 0].exp() * log_pi[s, 0]).sum()
-                terms.append(-gain + error + settings.entropy * certainty)
+                terms.append(-gain + error + settings.entropy_cost * certainty)
         optimiser.zero_grad()
         torch.stack(terms).mean().backward()  # type: ignore[no-untyped-call]
         gradients = [p.grad for p in net.parameters() if p.grad is not None]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from leco.learning.state import Params
     from leco.models.policy import Policy
 
-SETTINGS = TrainingConfig(entropy=0.05, policy_learning_rate=0.01, policy_betas=(0.8, 0.95), eps=1e-4)
+SETTINGS = TrainingConfig(entropy_cost=0.05, policy_learning_rate=0.01, policy_betas=(0.8, 0.95), eps=1e-4)
 LENGTH = 3
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 REUSE = TrainingConfig(
     alpha=0.1,
-    entropy=0.05,
+    entropy_cost=0.05,
     vtrace_lambda=0.9,
     reward_scale=10.0,
     bootstrap_on_truncation=True,

@@ -62,7 +62,7 @@ def _line(n: int, lines: int, method: str, random: np.random.Generator) -> dict[
     row: dict[str, Any] = dict.fromkeys(COLUMNS, "")
     success = min(1.0, n / lines + 0.1 * random.random())
     row |= {"frames": 30_720 * n, "updates": 20 * n, "seconds": 9.5 * n, "frames_per_second": 3000 + 10 * n}
-    row |= {"lag": 2, "entropy": 1.5, "r_e": 0.1, "queue": 16, "episodes": 100 * n}
+    row |= {"policy_lag": 2, "entropy": 1.5, "r_e": 0.1, "queue": 16, "episodes": 100 * n}
     if n > 1:  # no episode has ended before
         row |= {"success": f"{success:.6g}", "return": f"{0.9 * success:.6g}", "length": 20}
     if method != "no-int":

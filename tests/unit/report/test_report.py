@@ -182,7 +182,7 @@ def test_interquartile_means_of_a_sweep(sweep: Path) -> None:
 def test_a_varied_setting_is_part_of_the_name_and_an_ablation(tmp_path: Path) -> None:
     for value in (0.25, 0.5, 0.0):
         for seed in (1, 2, 3):
-            settings = {"training.lambda": value, "learner.keep": seed}
+            settings = {"training.lambda": value, "learner.keep_checkpoints": seed}
             make_run(tmp_path / f"{value}-{seed}", seed=seed, settings=settings, recordings=0, lines=3 + int(8 * value))
     runs = read_runs([tmp_path])
     assert {run.label for run in runs} == {"leco, lambda 0", "leco, lambda 0.25", "leco, lambda 0.5"}
@@ -215,7 +215,7 @@ def test_every_figure_is_a_png_and_an_svg(sweep: Path, tmp_path: Path, capsys: p
     assert out.splitlines()[-1] == f"1 runs, {len(names)} figures: {tmp_path / 'index.html'}"
     assert names == sorted(path.stem for path in (tmp_path / "figures").glob("*.svg"))
     kinds = ["success", "return", "r_ep", "r_ta", "r_i", "visits", "actions", "gallery", "new-codes", "codebook"]
-    kinds += ["new_code_share", "frames_per_second", "lag"]
+    kinds += ["new_code_share", "frames_per_second", "policy_lag"]
     assert {next((kind for kind in kinds if name.startswith(f"{kind}-")), name) for name in names} == set(kinds)
     for path in (tmp_path / "figures").glob("*.png"):
         with Image.open(path) as picture:

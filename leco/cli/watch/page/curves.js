@@ -15,7 +15,7 @@ const PANELS = [
   { id: "gradient", title: "Gradient norm", hint: "of the policy", names: ["gradient_norm"] },
   { id: "length", title: "Length", hint: "actions, mean of the last 100 episodes", names: ["length"] },
   { id: "speed", title: "Frames a second", hint: "trained on", names: ["frames_per_second"] },
-  { id: "lag", title: "Lag", hint: "versions that the acting policy is behind", names: ["lag"] },
+  { id: "lag", title: "Policy lag", hint: "versions that the acting policy is behind", names: ["policy_lag"] },
 ];
 const DASHES = [[], [6, 4], [2, 3], [8, 3, 2, 3], [1, 2]];
 

@@ -17,7 +17,7 @@ const TILES = [
   ["new_code_share", "new codes", percent],
   ["entropy", "entropy", number],
   ["frames_per_second", "frames/s", whole],
-  ["lag", "lag", number],
+  ["policy_lag", "lag", number],
 ];
 const byId = (id) => document.getElementById(id);
 const curves = new Curves();
