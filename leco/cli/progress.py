@@ -73,7 +73,8 @@ class Progress:
 
         return (
             f"{frames:>12,} {100 * frames / self._experiment.frames:>4.0f}% {speed:>9,.0f} {number('return', '.3f'):>7} "
-            f"{success:>8} {number('r_ep', '.3f'):>6} {number('r_ta', '.3f'):>6} {number('policy_lag', '.1f'):>4} {clock(left):>8}"
+            f"{success:>8} {number('r_ep', '.3f'):>6} {number('r_ta', '.3f'):>6} {number('policy_lag', '.1f'):>4} "
+            f"{clock(left):>8}"
         )
 
 

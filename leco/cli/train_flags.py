@@ -62,8 +62,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def read_experiment(given: argparse.Namespace) -> Experiment:
     """The experiment that the flags describe; that of the folder, if it has one and nothing else is said."""
     file = given.config
-    if file is None and given.task is None and given.run is not None and (given.run / "config.toml").exists():
-        file = given.run / "config.toml"
+    if file is None and given.task is None and given.run_dir is not None and (given.run_dir / "config.toml").exists():
+        file = given.run_dir / "config.toml"
     text = "" if file is None else file.read_text()
     overrides = {
         "task": given.task,

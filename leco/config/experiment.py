@@ -151,8 +151,12 @@ def check(experiment: Experiment) -> None:
             training.modulator_learning_rate,
             "more than 0; leave it out for the intrinsic module's",
         ),
-        ("entropy_end", training.entropy_cost_end, "more than 0; leave it out for an entropy that does not change"),
-        ("decoded", training.decoder_samples, "at least 1; leave it out to decode all"),
+        (
+            "entropy_cost_end",
+            training.entropy_cost_end,
+            "more than 0; leave it out for an entropy that does not change",
+        ),
+        ("decoder_samples", training.decoder_samples, "at least 1; leave it out to decode all"),
         ("clip_range", training.clip_range, "more than 0; leave it out for the plain policy gradient"),
         ("sequence_length", training.sequence_length, "at least 1; leave it out for whole unrolls"),
     )
@@ -191,8 +195,8 @@ def _check_anneal(training: TrainingConfig) -> None:
     begin, end = training.entropy_cost_anneal
     if not 0 <= begin <= end:
         raise ConfigError(
-            f"training.entropy_cost_anneal is {list(training.entropy_cost_anneal)}, expected two numbers of frames, the smaller one "
-            "first"
+            f"training.entropy_cost_anneal is {list(training.entropy_cost_anneal)}, expected two numbers of frames, the "
+            "smaller one first"
         )
 
 

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 _SAME = {"task", "method", "seed", "frames", "until"} | {
     f"learner.{key}"
     for key in (
-        "keep",
+        "keep_checkpoints",
         "milestones",
         "checkpoint_every",
         "log_every",
-        "queue",
+        "queue_capacity",
         "max_policy_lag",
         "deterministic",
         "publish_every",

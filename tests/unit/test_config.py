@@ -113,14 +113,16 @@ def test_every_value_is_written_also_those_that_are_defaults() -> None:
             else:
                 assert f"\n{field.name.rstrip('_')} = " in text, field.name
     training = [
-        "entropy_end",
+        "entropy_cost_end",
         "modulator_learning_rate",
         "max_gradient_norm",
-        "decoded",
+        "decoder_samples",
         "sequence_length",
         "clip_range",
     ]
-    assert off == [*training, "kind", "size", "codes", "bits"], "these are off unless they are given"
+    assert off == [*training, "kind", "size", "codebook_size", "dsc_levels", "bits"], (
+        "these are off unless they are given"
+    )
     assert "lambda_" not in text
     assert "None" not in text
 
@@ -151,7 +153,7 @@ def test_a_task_known_by_its_id_gets_its_short_name() -> None:
         ("[training]\nlamda = 1", "there is no key training.lamda; did you mean training.lambda?"),
         ("[training]\nlambda_ = 1", "there is no key training.lambda_; did you mean training.lambda?"),
         ("[learner]\nbatches = 1", "there is no key learner.batches; did you mean learner.batch_size?"),
-        ("[actors]\nzzz = 1", "there is no key actors.zzz; the keys here are: environments, unroll"),
+        ("[actors]\nzzz = 1", "there is no key actors.zzz; the keys here are: num_envs, unroll_length"),
         ("method = 'lecoo'", "there is no method 'lecoo': did you mean 'leco'?"),
         ("task", "this is not TOML: "),
     ],
@@ -223,7 +225,7 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("training.max_gradient_norm", 0, "expected more than 0; leave it out for no limit"),
         ("training.decoder_samples", 0, "expected at least 1; leave it out to decode all"),
         ("learner.queue_capacity", 15, "expected at least learner.batch_size (16): a batch must fit in the queue"),
-        ("training.inner_loss", "some", "expected one of 'policy-gradient', 'whole'"),
+        ("training.inner_loss", "some", "expected one of 'policy-gradient', 'full'"),
         ("training.novelty_learning_rate", 0, "expected more than 0"),
         ("training.modulator_learning_rate", 0, "expected more than 0; leave it out for the intrinsic module's"),
         ("training.agac_coef", -0.1, "expected 0 or more"),
@@ -411,7 +413,7 @@ def test_a_whole_number_may_be_written_with_an_exponent_and_a_number_without_a_p
 
 
 def test_overrides_win_by_their_dotted_key_and_none_is_no_override() -> None:
-    text = TASK + "frames = 7\nseed = 3\n[training]\nalpha = 0.25\nentropy = 0.5"
+    text = TASK + "frames = 7\nseed = 3\n[training]\nalpha = 0.25\nentropy_cost = 0.5"
     experiment = parse(text, {"frames": None, "seed": 4, "training.alpha": 0.125, "learner.keep_checkpoints": 9})
     assert (experiment.frames, experiment.seed, experiment.learner.keep_checkpoints) == (7, 4, 9)
     assert (experiment.training.alpha, experiment.training.entropy_cost) == (0.125, 0.5)
@@ -447,7 +449,7 @@ def test_other_runs_need_none() -> None:
 
 def test_what_an_experiment_says_wins_over_its_preset_and_the_rest_of_it_stays() -> None:
     laptop = parse(TASK, {"preset": "laptop"})
-    other = parse('preset = "laptop"\n' + TASK + "[training]\nalpha = 0.25\ndecoded = 7")
+    other = parse('preset = "laptop"\n' + TASK + "[training]\nalpha = 0.25\ndecoder_samples = 7")
     assert laptop.training != parse(TASK).training == parse(TASK, {"preset": "paper"}).training
     assert other.training == dataclasses.replace(laptop.training, alpha=0.25, decoder_samples=7)
     assert parse(to_toml(other)) == other
@@ -554,7 +556,8 @@ def test_the_laptop_learns_from_pixels_in_a_single_pass(task: str) -> None:
 
 
 def test_entropy_is_annealed_by_the_frames_of_a_run() -> None:
-    settings = parse(TASK + "[training]\nentropy = 0.02\nentropy_end = 0.005\nentropy_anneal = [1000, 3000]").training
+    annealed = "[training]\nentropy_cost = 0.02\nentropy_cost_end = 0.005\nentropy_cost_anneal = [1000, 3000]"
+    settings = parse(TASK + annealed).training
     found = [at_frame(settings, frames).entropy_cost for frames in (0, 1000, 2000, 3000, 10**9)]
     assert found == pytest.approx([0.02, 0.02, 0.0125, 0.005, 0.005])
     for frames in (0, 10**9):
@@ -564,9 +567,15 @@ def test_entropy_is_annealed_by_the_frames_of_a_run() -> None:
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
-        ("[training]\nentropy_anneal = [2, 1]", "training.entropy_cost_anneal is .*, expected two numbers of frames"),
-        ("[training]\nentropy_anneal = [-1, 1]", "training.entropy_cost_anneal is .*, expected two numbers of frames"),
-        ("[training]\nentropy_end = 0", "training.entropy_cost_end is 0.0, expected more than 0"),
+        (
+            "[training]\nentropy_cost_anneal = [2, 1]",
+            "training.entropy_cost_anneal is .*, expected two numbers of frames",
+        ),
+        (
+            "[training]\nentropy_cost_anneal = [-1, 1]",
+            "training.entropy_cost_anneal is .*, expected two numbers of frames",
+        ),
+        ("[training]\nentropy_cost_end = 0", "training.entropy_cost_end is 0.0, expected more than 0"),
         (
             '[hash]\nkind = "exact"\ncodebook_size = 16',
             "hash.codebook_size is 16, but the hash exact has no size: leave it out",

@@ -269,7 +269,7 @@ def test_a_new_episode_knows_nothing_of_the_one_before(monkeypatch: pytest.Monke
 
         return noting
 
-    monkeypatch.setattr(rollout, "stepper", noting_stepper)
+    monkeypatch.setattr(rollout, "make_step_fn", noting_stepper)
     play(policy(), WITH_ENGINES, episodes=30, seed=0, greedy=False)
     for start_E, action_E, reward_E in seen:
         assert ((action_E == -1) == start_E).all()

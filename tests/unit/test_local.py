@@ -71,7 +71,7 @@ def test_flags_describe_the_experiment(started: Started) -> None:
     )
     assert (experiment.task, experiment.method, experiment.frames, experiment.seed) == ("DoorKey-5x5", "dsc", 500000, 3)
     assert (experiment.actors.num_envs, experiment.learner.keep_checkpoints) == (8, 10)
-    assert (experiment.training.alpha, experiment.training.inner_loss) == (0.25, "whole")
+    assert (experiment.training.alpha, experiment.training.inner_loss) == (0.25, "full")
     assert experiment.training.policy_betas == (0.5, 0.75)
     assert folder == Path("runs") / "DoorKey-5x5-dsc-3"
     assert rest == {"actors": 2, "store": "memory", "threads": 1, "began": rest["began"]}

@@ -262,7 +262,7 @@ def test_agacs_opposition_reaches_advantages_and_values_and_ends_with_the_run() 
             0
         ].policy_adam.mean
 
-    without, at_first, half, at_last = policy(0.0, adversary=0.0), policy(0.0), policy(0.5), policy(1.0)
+    without, at_first, half, at_last = policy(0.0, agac_coef=0.0), policy(0.0), policy(0.5), policy(1.0)
     for head in ("policy_head.weight", "value_head.weight"):
         whole = at_first[head] - without[head]
         assert whole.any()

@@ -135,7 +135,7 @@ def test_values_are_named_as_they_were_understood(planned: Planned) -> None:
         ]
 
     assert names("--grid=training.alpha=1e-3,0.02,1") == ["alpha=0.001", "alpha=0.02", "alpha=1"]
-    assert names("--grid=learner.batch_size=1e1,12") == ["batch=10", "batch=12"]
+    assert names("--grid=learner.batch_size=1e1,12") == ["batch_size=10", "batch_size=12"]
     assert names("--grid=training.inner_loss=full,policy-gradient") == [
         "inner_loss=full",
         "inner_loss=policy-gradient",
@@ -471,7 +471,7 @@ def test_training_is_leco_train_with_all_that_was_asked_for(tmp_path: Path, monk
     job = Job(one, tmp_path / "a-lambda=0.5-1")
     job.folder.mkdir()
     (job.folder / "requested.toml").write_text(to_toml(one.experiment))
-    _, _, _, name, *flags = training_command(job, actors=2, threads=3)
+    _, _, _, _, name, *flags = training_command(job, actors=2, threads=3)
     assert name == "train"
     with pytest.raises(SystemExit):
         train.main(flags)

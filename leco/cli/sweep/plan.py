@@ -53,7 +53,7 @@ def plan(given: argparse.Namespace) -> list[Run]:
     for task, method, values, seed in itertools.product(tasks, methods, itertools.product(*axes.values()), seeds):
         varied = dict(zip(axes, values, strict=True))
         settings = [*given.set, *(f"{key}={value}" for key, value in varied.items())]
-        one = {"task": task, "method": method, "seed": seed, "set": settings, "envs": None, "run": None}
+        one = {"task": task, "method": method, "seed": seed, "set": settings, "num_envs": None, "run_dir": None}
         experiment = read_experiment(argparse.Namespace(**(vars(given) | one)))
         runs.append(_run(experiment, varied))
     names = [run.name for run in runs]
