@@ -93,7 +93,7 @@ class Engine:
         self._shape = tuple(configuration["shape"])
         cache = None
         if configuration["cache"] is not None:
-            cache = _beside("dmlab_cache").LevelCache(configuration["cache"], int(configuration["cache_bytes"]))
+            cache = _beside("level_cache").LevelCache(configuration["cache"], int(configuration["cache_bytes"]))
         self._lab = importlib.import_module("deepmind_lab").Lab(
             configuration["level"],
             [PICTURE],

@@ -1,6 +1,6 @@
 """Compiled levels of DeepMind Lab in a folder that any number of processes share.
 
-This file also runs in the engine's own interpreter (see `dmlab_engine.py`): standard library only, Python 3.7 or newer.
+This file also runs in the engine's own interpreter (see `engine.py`): standard library only, Python 3.7 or newer.
 
 DeepMind Lab compiles a level for seconds and asks such a cache first. A file is the SHA-256 of a level, then the level. It is
 written under another name and renamed, so that a process sees all of it or nothing, and what a crash of the machine left

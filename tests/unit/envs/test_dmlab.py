@@ -76,7 +76,7 @@ def engines(parent: int | None = None) -> list[int]:
                 stat, command = (entry / "stat").read_text(), (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            if int(stat.rpartition(")")[2].split()[1]) == (parent or os.getpid()) and b"dmlab_engine.py" in command:
+            if int(stat.rpartition(")")[2].split()[1]) == (parent or os.getpid()) and b"dmlab/engine.py" in command:
                 found.append(int(entry.name))
     return sorted(found)
 
@@ -649,7 +649,7 @@ def test_a_level_is_whole_or_not_there_while_processes_write_and_remove(tmp_path
 # --- the files themselves, and scores ---
 
 
-@pytest.mark.parametrize("name", ["dmlab.py", "dmlab_process.py", "dmlab_engine.py", "dmlab_cache.py"])
+@pytest.mark.parametrize("name", ["environment.py", "process.py", "engine.py", "level_cache.py"])
 def test_nothing_is_pickled(name: str) -> None:
     nodes = list(ast.walk(ast.parse((SOURCES / name).read_text())))
     imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
@@ -657,7 +657,7 @@ def test_nothing_is_pickled(name: str) -> None:
     assert not {each.split(".")[0] for each in imported} & {"pickle", "marshal", "shelve", "multiprocessing", "dill"}
 
 
-@pytest.mark.parametrize("name", ["dmlab_engine.py", "dmlab_cache.py"])
+@pytest.mark.parametrize("name", ["engine.py", "level_cache.py"])
 def test_what_runs_in_the_other_interpreter_is_old_python_without_leco(name: str) -> None:
     tree = ast.parse((SOURCES / name).read_text(), feature_version=(3, 7))
     nodes = list(ast.walk(tree))
