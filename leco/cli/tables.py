@@ -29,7 +29,7 @@ def tasks(_arguments: Sequence[str]) -> None:
 
 def methods(_arguments: Sequence[str]) -> None:
     """Prints the methods."""
-    rows = [(m.name, m.hash.value, m.novelty.value, m.modulation.value, m.description) for m in METHODS.values()]
+    rows = [(m.name, m.hash.value, m.bonus, m.modulation.value, m.description) for m in METHODS.values()]
     print_table(("method", "hash", "novelty", "modulation", "in words"), rows)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from leco.config.training import HashConfig, TrainingConfig
 from leco.envs.registry import find_task
-from leco.methods.table import Hash, Method, Novelty, find_method
+from leco.methods.table import Hash, Method, find_method
 
 
 class ConfigError(ValueError):
@@ -252,7 +252,7 @@ def _check_hash(experiment: Experiment) -> None:
         )
     if size.size is not None and pixels and method.learns_hash and size.size not in ((2, 3), (4, 6)):
         raise ConfigError(f"hash.size is {list(size.size)}, expected [2, 3] or [4, 6] for a learned hash of pixels")
-    if experiment.training.run_count_weight > 0 and method.novelty is not Novelty.COUNT:
+    if experiment.training.run_count_weight > 0 and method.novelty != "count":
         raise ConfigError(
             f"training.run_count_weight is {experiment.training.run_count_weight}, expected 0 for method {method.name}: "
             "only methods that are rewarded by counts can count over the whole run"

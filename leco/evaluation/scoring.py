@@ -19,8 +19,8 @@ from leco.algo.dedup import distinct
 from leco.algo.rewards import adapted_lambda, intrinsic_reward
 from leco.learning.rewards import modulated, paid
 from leco.learning.state import Batch
-from leco.methods.novelty import compute_novelty
-from leco.methods.table import Modulation, Novelty
+from leco.methods.novelty import NoveltyInput, compute_novelty
+from leco.methods.table import Modulation
 from leco.models.hash_function import make_coder
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class EpisodeScorer:
             networks.intrinsic.eval()
         self._coder = make_coder(method, observation_shape, networks.intrinsic, hash_size)
         self._has_modulator = _has_all(state.intrinsic, networks.intrinsic)
-        self._has_novelty = method.novelty is Novelty.ADVERSARIAL or _has_all(state.novelty, networks.novelty)
+        self._has_novelty = not method.bonus_needs_network or _has_all(state.novelty, networks.novelty)
 
     @property
     def lambda_(self) -> float:
@@ -143,16 +143,15 @@ class EpisodeScorer:
             return torch.full_like(batch.reward_TB, math.nan).flatten()
         running = {name: tensor.clone() for name, tensor in self._state.novelty_running.items()}
         logits_TBA = torch.zeros(*batch.action_TB.shape, self._networks.policy.policy_head.out_features)
-        novel = compute_novelty(
+        given = NoveltyInput(
             self._networks.novelty,
             {**self._state.novelty, **running},
             batch,
-            unique=distinct(batch.observation_TBO.flatten(0, 1)),
-            method=self._method,
-            settings=self._settings,
-            logits_TBA=logits_TBA,  # only AGAC's advantages depend on them, not what is new
+            distinct(batch.observation_TBO.flatten(0, 1)),
+            logits_TBA,  # advantages may depend on them, but not what is new
+            self._settings,
         )
-        return novel.r_ep_TB.flatten()
+        return compute_novelty(given, self._method).r_ep_TB.flatten()
 
     def _modulation(self, batch: Batch, r_ep_T: Tensor) -> Tensor:
         net = self._networks.intrinsic

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from leco.config.experiment import ConfigError
 from leco.config.toml import parse
-from leco.methods.table import Modulation, Novelty
+from leco.methods.table import Modulation
 from leco.report.metrics import Reached
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def absent(method: Method) -> str:
     """What an entry of this method cannot tell, in a sentence; empty if there is nothing."""
     if method.modulation is not Modulation.NONE:
         return "The modulator and V^e are not part of an entry of the zoo: r_ta and r_i are not known."
-    if method.novelty in (Novelty.GAIN, Novelty.ERROR, Novelty.IMPACT):
+    if method.bonus_needs_network:
         return "The networks that measure novelty are not part of an entry of the zoo: r_ep and r_i are not known."
     return ""
 

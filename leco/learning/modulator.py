@@ -11,19 +11,72 @@ constants in either case. `leco.algo.meta` has the derivation, tests/unit/test_b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from leco.algo.losses import value_loss
 from leco.algo.meta import meta_gradient_weights
-from leco.learning.policy_pass import join, run_policy
+from leco.learning.policy_pass import cut, join, run_policy
+from leco.learning.policy_step import policy_weight
+from leco.learning.rewards import running_trust
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
-    from leco.learning.policy_step import PolicyBatch, PolicyStep
-    from leco.learning.state import Params
+    from leco.algo.vtrace import VTrace
+    from leco.learning.intrinsic_pass import IntrinsicOutput
+    from leco.learning.policy_step import PolicyBatch, PolicyStep, PolicyUpdate
+    from leco.learning.state import Params, StepInput
     from leco.models.policy import Policy
+
+
+class OuterObjective(NamedTuple):
+    """What V^e and the modulator learn from a batch.
+
+    loss   of both; None without a modulator
+    trust  in the modulator, after the batch
+    stats  what to plot
+    """
+
+    loss: Tensor | None
+    trust: Tensor
+    stats: dict[str, Tensor]
+
+
+def outer_objective(
+    given: StepInput,
+    policy: PolicyUpdate,
+    heads: IntrinsicOutput | None,
+    trace_e: Callable[[Tensor], VTrace],
+) -> OuterObjective:
+    """V^e's loss on the task's own returns and, through the policy's step, the modulator's (eq. 4).
+
+    policy   its step
+    heads    V^e and f_ta; None without a modulator
+    trace_e  V-trace of the task's own reward with a value
+    """
+    config, trust = given.config, given.state.trust
+    if heads is None:
+        return OuterObjective(None, trust, {})
+    vtrace_e = trace_e(heads.value_TB)  # A_e and the targets of V^e
+    loss = extrinsic_value_loss = value_loss(value_TB=heads.value_TB[:-1], target_TB=vtrace_e.target_TB)
+    trust = running_trust(trust, heads.value_TB[:-1], vtrace_e.target_TB)
+    # Until the task first rewards, V^e is zero and so is A_e: no step of the policy is then better than another.
+    if vtrace_e.advantage_TB.any():
+        targets = policy.data.targets
+        loss = loss + modulator_loss(
+            given.networks.policy,
+            given.theta,
+            policy.inner,
+            policy.data,
+            gates=policy.gates,
+            weight_SC=policy_weight(targets, config),
+            advantage_e_SC=cut(vtrace_e.advantage_TB.detach(), len(targets.action_SC)),
+            advantage_TB=policy.advantage_TB,
+            target_TB=policy.target_TB if config.inner_loss == "full" else None,
+        )
+    return OuterObjective(loss, trust, {"extrinsic_value_loss": extrinsic_value_loss, "trust": trust})
 
 
 def modulator_loss(

@@ -17,8 +17,26 @@ from leco.algo.dedup import Distinct, subset
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from leco.config.training import TrainingConfig
     from leco.learning.state import Batch
     from leco.models.policy import Policy, PolicyOutput
+
+
+class Reuse(NamedTuple):
+    """How a batch is learned from.
+
+    sequence_length  S
+    single_pass      once and whole, as the paper has it
+    """
+
+    sequence_length: int
+    single_pass: bool
+
+
+def reuse_of(config: TrainingConfig, unroll_length: int) -> Reuse:
+    """How a batch of unrolls of that length is learned from."""
+    length = min(config.sequence_length or unroll_length, unroll_length)
+    return Reuse(length, config.epochs * config.minibatches == 1 and length == unroll_length)
 
 
 class Rollout(NamedTuple):

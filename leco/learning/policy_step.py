@@ -15,11 +15,12 @@ from leco.algo.losses import (
     entropy,
     log_prob,
     policy_gradient_loss,
+    standardize,
     surrogate_weight,
     value_loss,
 )
 from leco.algo.optim import adam, adam_jacobian_diag, adam_preconditioner, clip, clip_vjp
-from leco.learning.policy_pass import run_some
+from leco.learning.policy_pass import cut, cut_batch, reuse_of, run_some
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
 
     from leco.algo.dedup import Distinct
     from leco.algo.optim import AdamState, Clipped
+    from leco.algo.vtrace import VTrace
     from leco.config.training import TrainingConfig
-    from leco.learning.policy_pass import Sequences
-    from leco.learning.state import Params
+    from leco.learning.policy_pass import Rollout, Sequences
+    from leco.learning.state import Params, StepInput
     from leco.models.policy import Policy
 
 
@@ -90,65 +92,119 @@ class PolicyStep(NamedTuple):
     stats: dict[str, Tensor]
 
 
-def policy_loss(logits_SCA: Tensor, value_SC: Tensor, targets: Targets, settings: TrainingConfig) -> PolicyLoss:
+class PolicyUpdate(NamedTuple):
+    """The policy's step, and what it was made from.
+
+    step          the policy's own
+    inner         the step that the modulator looks through: the same but for the paper's inner loss
+    data          what the policy learned from
+    gates         of its recurrent core before the step
+    advantage_TB  of r, as the policy learned from them, with the modulator's graph
+    target_TB     for V^{e+i}, likewise
+    """
+
+    step: PolicyStep
+    inner: PolicyStep
+    data: PolicyBatch
+    gates: tuple[Tensor, ...]
+    advantage_TB: Tensor
+    target_TB: Tensor
+
+
+def policy_step(given: StepInput, rollout: Rollout, vtrace_ei: VTrace, log_mu_TB: Tensor) -> PolicyUpdate:
+    """Eq. 3: theta -> theta' on the advantages of r.
+
+    rollout    what the policy says of the batch
+    vtrace_ei  advantages and value targets of r
+    log_mu_TB  of the actions taken, by the policy that acted
+    """
+    batch, config, state = given.batch, given.config, given.state
+    reuse = reuse_of(config, len(batch.action_TB))
+    advantage_TB = standardize(vtrace_ei.advantage_TB) if config.normalize_advantages else vtrace_ei.advantage_TB
+    log_pi_TB = log_prob(rollout.logits_TBA, batch.action_TB)
+    learned = (batch.action_TB, log_pi_TB, log_mu_TB, advantage_TB, vtrace_ei.target_TB, vtrace_ei.rho_TB)
+    targets = Targets(*(cut(each.detach(), reuse.sequence_length) for each in learned))
+    data = PolicyBatch(cut_batch(batch, given.unique, rollout, reuse.sequence_length), targets, given.unique)
+    if reuse.single_pass:
+        virtual = given.networks.intrinsic is not None and config.inner_loss == "policy-gradient"
+        inner, step = _single_pass(given.theta, state.policy_adam, rollout, targets, config, virtual=virtual)
+    else:
+        network = given.networks.policy
+        inner = step = minibatch_steps(network, given.theta, state.policy_adam, data, config, seed=state.updates)
+    return PolicyUpdate(step, inner, data, rollout.gates, advantage_TB, vtrace_ei.target_TB)
+
+
+def _single_pass(
+    theta: Params, before: AdamState, rollout: Rollout, targets: Targets, config: TrainingConfig, *, virtual: bool
+) -> tuple[PolicyStep, PolicyStep]:
+    """The step that the modulator looks through, and the policy's own. `virtual`: the former is of the policy gradient alone."""
+    loss = policy_loss(rollout.logits_TBA, rollout.value_TB[:-1], targets, config)
+    step = single_step(theta, before, loss.total, config, keep=virtual)
+    step.stats.update(policy_gradient_loss=loss.policy_gradient, value_loss=loss.value, entropy=loss.entropy)
+    if not virtual:
+        return step, step
+    return single_step(theta, before, loss.policy_gradient, config, keep=False), step
+
+
+def policy_loss(logits_SCA: Tensor, value_SC: Tensor, targets: Targets, config: TrainingConfig) -> PolicyLoss:
     """Policy gradient (or PPO's clipped surrogate) + value MSE - entropy, over some or all sequences."""
     log_pi_SC = log_prob(logits_SCA, targets.action_SC)
-    if settings.clip_range is None:
+    if config.clip_range is None:
         gradient = policy_gradient_loss(log_prob_TB=log_pi_SC, advantage_TB=targets.advantage_SC, rho_TB=targets.rho_SC)
     else:
         gradient = clipped_surrogate_loss(
             log_prob_TB=log_pi_SC,
             behaviour_log_prob_TB=targets.log_mu_SC,
             advantage_TB=targets.advantage_SC,
-            clip_range=settings.clip_range,
+            clip_range=config.clip_range,
         )
     value = value_loss(value_TB=value_SC, target_TB=targets.target_SC)
     entropy_value = entropy(logits_SCA)
-    return PolicyLoss(gradient + value - settings.entropy_cost * entropy_value, gradient, value, entropy_value)
+    return PolicyLoss(gradient + value - config.entropy_cost * entropy_value, gradient, value, entropy_value)
 
 
-def policy_weight(targets: Targets, settings: TrainingConfig) -> Tensor:
+def policy_weight(targets: Targets, config: TrainingConfig) -> Tensor:
     """The factor of -A grad log pi / n in the policy's gradient at theta, [S, C]: rho, or PPO's ratio unless it is clipped."""
-    if settings.clip_range is None:
+    if config.clip_range is None:
         return targets.rho_SC
     return surrogate_weight(
         log_prob_TB=targets.log_pi_SC,
         behaviour_log_prob_TB=targets.log_mu_SC,
         advantage_TB=targets.advantage_SC,
-        clip_range=settings.clip_range,
+        clip_range=config.clip_range,
     )
 
 
-def single_step(policy: Params, before: AdamState, loss: Tensor, settings: TrainingConfig, *, keep: bool) -> PolicyStep:
+def single_step(policy: Params, before: AdamState, loss: Tensor, config: TrainingConfig, *, keep: bool) -> PolicyStep:
     """One step on the whole batch, as the paper has it. `keep`: the loss's graph is needed again."""
     gradients = gradients_of(loss, policy, keep=keep)
-    clipped, after, state = _descend(policy, gradients, before, settings)
+    clipped, after, state = _descend(policy, gradients, before, config)
     return PolicyStep(
         after,
         state,
-        adam_jacobian_diag(clipped.gradients, state, **_rates(settings)),
+        adam_jacobian_diag(clipped.gradients, state, **_rates(config)),
         partial(clip_vjp, gradients=gradients, clipped=clipped),
         {"gradient_norm": clipped.norm},
     )
 
 
 def minibatch_steps(
-    network: Policy, policy: Params, before: AdamState, batch: PolicyBatch, settings: TrainingConfig, *, seed: int
+    network: Policy, policy: Params, before: AdamState, batch: PolicyBatch, config: TrainingConfig, *, seed: int
 ) -> PolicyStep:
     """`epochs` times through the batch, each time in `minibatches` parts drawn anew; seed: of the draws."""
     after, adam_state, every = policy, before, []
-    for which in shuffled(batch.targets.action_SC.shape[1], settings.epochs, settings.minibatches, seed):
+    for which in shuffled(batch.targets.action_SC.shape[1], config.epochs, config.minibatches, seed):
         parameters = leaves(after)
         output = run_some(network, parameters, batch.sequences.pick(which), batch.unique)
-        loss = policy_loss(output.logits_TBA, output.value_TB, batch.targets.pick(which), settings)
+        loss = policy_loss(output.logits_TBA, output.value_TB, batch.targets.pick(which), config)
         gradients = gradients_of(loss.total, parameters)
-        clipped, after, adam_state = _descend(parameters, gradients, adam_state, settings)
+        clipped, after, adam_state = _descend(parameters, gradients, adam_state, config)
         every.append(torch.stack([*loss[1:], clipped.norm]).detach())
     names = ("policy_gradient_loss", "value_loss", "entropy", "gradient_norm")
     return PolicyStep(
         after,
         adam_state,
-        adam_preconditioner(adam_state, **_rates(settings), steps=len(every)),
+        adam_preconditioner(adam_state, **_rates(config), steps=len(every)),
         None,
         dict(zip(names, torch.stack(every).mean(0), strict=True)),
     )
@@ -166,6 +222,11 @@ def leaves(tensors: Mapping[str, Tensor]) -> Params:
     return {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
 
 
+def copies(tensors: Mapping[str, Tensor]) -> Params:
+    """Of what a forward pass changes."""
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
 def gradients_of(loss: Tensor, parameters: Params, *, keep: bool = False) -> Params:
     """Zero for a parameter that the loss does not depend on. `keep`: the graph is needed again."""
     found = torch.autograd.grad(loss, list(parameters.values()), retain_graph=keep, allow_unused=True)
@@ -174,11 +235,20 @@ def gradients_of(loss: Tensor, parameters: Params, *, keep: bool = False) -> Par
     }
 
 
+def adam_step(
+    parameters: Params, gradients: Params, before: AdamState, learning_rate: float, config: TrainingConfig
+) -> tuple[Params, AdamState]:
+    """A step of networks other than the policy."""
+    return adam(
+        parameters, gradients, before, learning_rate=learning_rate, betas=config.intrinsic_betas, eps=config.eps
+    )
+
+
 def _descend(
-    policy: Params, gradients: Params, before: AdamState, settings: TrainingConfig
+    policy: Params, gradients: Params, before: AdamState, config: TrainingConfig
 ) -> tuple[Clipped, Params, AdamState]:
-    clipped = clip(gradients, settings.max_gradient_norm)
-    return clipped, *adam(policy, clipped.gradients, before, **_rates(settings))
+    clipped = clip(gradients, config.max_gradient_norm)
+    return clipped, *adam(policy, clipped.gradients, before, **_rates(config))
 
 
 class _Rates(TypedDict):
@@ -187,5 +257,5 @@ class _Rates(TypedDict):
     eps: float
 
 
-def _rates(settings: TrainingConfig) -> _Rates:
-    return {"learning_rate": settings.policy_learning_rate, "betas": settings.policy_betas, "eps": settings.eps}
+def _rates(config: TrainingConfig) -> _Rates:
+    return {"learning_rate": config.policy_learning_rate, "betas": config.policy_betas, "eps": config.eps}

@@ -47,7 +47,7 @@ def compute_rewards(
     batch: Batch,
     heads: IntrinsicOutput | None,
     method: Method,
-    settings: TrainingConfig,
+    config: TrainingConfig,
     *,
     r_ep_TB: Tensor,
     r_ep_mean: Tensor,
@@ -60,33 +60,33 @@ def compute_rewards(
     r_ep_mean  its running mean, which is taken away if `center_bonus`
     trust      in the modulator, if `earned_trust`
     """
-    r_e_TB = soft_asymmetric(batch.reward_TB) if settings.reward_shaping == "soft-asymmetric" else batch.reward_TB
+    r_e_TB = soft_asymmetric(batch.reward_TB) if config.reward_shaping == "soft-asymmetric" else batch.reward_TB
     stats = {"r_e": batch.reward_TB.mean()}
     r_ta_TB = torch.zeros_like(r_ep_TB)
     if heads is not None:
-        r_ta_TB = modulated(heads.scores_TBA, batch, settings, trust)
+        r_ta_TB = modulated(heads.scores_TBA, batch, config, trust)
         stats["r_ta"] = r_ta_TB.mean()
-    lambda_ = settings.lambda_ if method.lambda_ is None else method.lambda_
-    if settings.adaptive_lambda:
+    lambda_ = config.lambda_ if method.lambda_ is None else method.lambda_
+    if config.adaptive_lambda:
         lambda_ = adapted_lambda(lambda_, r_ep_TB)
         stats["lambda"] = torch.tensor(lambda_)
-    r_i_TB = intrinsic_reward(paid(r_ep_TB, r_ep_mean, settings), r_ta_TB, lambda_)
+    r_i_TB = intrinsic_reward(paid(r_ep_TB, r_ep_mean, config), r_ta_TB, lambda_)
     stats["r_i"] = r_i_TB.mean()
-    reward_TB = settings.reward_scale * total_reward(r_e_TB, r_i_TB, settings.alpha)
-    return Rewards(settings.reward_scale * r_e_TB, reward_TB, stats)
+    reward_TB = config.reward_scale * total_reward(r_e_TB, r_i_TB, config.alpha)
+    return Rewards(config.reward_scale * r_e_TB, reward_TB, stats)
 
 
-def modulated(scores_TBA: Tensor, batch: Batch, settings: TrainingConfig, trust: Tensor) -> Tensor:
+def modulated(scores_TBA: Tensor, batch: Batch, config: TrainingConfig, trust: Tensor) -> Tensor:
     """r_ta of the scores f_ta(z_e[t], a[t]), as far as it counts."""
     r_ta_TB = modulation(scores_TBA, previous_action(batch)[:-1])
-    if settings.penalty_on_revisits and batch.count_TB is not None:
+    if config.penalty_on_revisits and batch.count_TB is not None:
         r_ta_TB = penalty_on_revisits(r_ta_TB, batch.count_TB)
-    return trust * r_ta_TB if settings.earned_trust else r_ta_TB
+    return trust * r_ta_TB if config.earned_trust else r_ta_TB
 
 
-def paid(r_ep: Tensor, r_ep_mean: Tensor, settings: TrainingConfig) -> Tensor:
+def paid(r_ep: Tensor, r_ep_mean: Tensor, config: TrainingConfig) -> Tensor:
     """What is paid of r_ep: all of it, or what it is beyond its running mean. Any shape."""
-    return r_ep - r_ep_mean if settings.center_bonus else r_ep
+    return r_ep - r_ep_mean if config.center_bonus else r_ep
 
 
 def running_mean(before: Tensor, r_ep_TB: Tensor, updates: int) -> Tensor:

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from leco.algo.optim import AdamState, init_adam
 
 if TYPE_CHECKING:
-    from leco.models.exploration import Dynamics, Rnd
+    from leco.algo.dedup import Distinct
+    from leco.config.training import TrainingConfig
+    from leco.methods.table import Method
     from leco.models.intrinsic import Intrinsic
     from leco.models.policy import Policy
 
@@ -62,7 +64,24 @@ class Networks(NamedTuple):
 
     policy: Policy
     intrinsic: Intrinsic | None
-    novelty: Rnd | Dynamics | Policy | None = None
+    novelty: nn.Module | None = None
+
+
+class StepInput(NamedTuple):
+    """What all parts of an update know.
+
+    networks, state, batch, method, config   as of `update`
+    theta   the policy's parameters, as leaves
+    unique  the distinct observations of the batch: each network looks at each one once
+    """
+
+    networks: Networks
+    state: TrainingState
+    batch: Batch
+    method: Method
+    config: TrainingConfig
+    theta: Params
+    unique: Distinct
 
 
 class TrainingState(NamedTuple):

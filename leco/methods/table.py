@@ -1,7 +1,8 @@
 """The method table: every method is a row of (hash, novelty, modulation), and nothing else distinguishes them.
 
-A new method is a new row and, if it needs one, a new part: a member of one of the three enumerations and the code behind it.
-The policy network, the learner and the counting are the same for all.
+A new method is a new row and, if what it calls new is new, a file of its own in this folder: its networks, its bonus r_ep, their
+loss and statistics (`leco.methods.novelty.Novelty` says what the file must have). The policy network, the learner and the
+counting are the same for all. Nothing here needs torch: a configuration is read without it.
 """
 
 from __future__ import annotations
@@ -27,22 +28,6 @@ class Hash(enum.Enum):
     """MiniGrid: which objects are in view, wherever they are, and what is carried."""
 
 
-class Novelty(enum.Enum):
-    """What is new."""
-
-    NONE = "-"
-    COUNT = "1/sqrt(N)"
-    """An observation whose code was seen seldom in this episode."""
-    GAIN = "max(n(s') - 0.5 n(s), 0) if N = 1"
-    """A step into what is less known than what it comes from, the first time in the episode; n is RND's error."""
-    ERROR = "RND error"
-    """An observation that a network cannot foresee, having seen few like it in the run."""
-    IMPACT = "||phi(s') - phi(s)|| / sqrt(N)"
-    """A large change of what the agent can influence."""
-    ADVERSARIAL = "floor(1/sqrt(N)), and an adversary"
-    """A first visit in the episode; and actions that an adversary, which imitates the policy, does not foresee."""
-
-
 class Modulation(enum.Enum):
     """What a learned modulator makes of it."""
 
@@ -59,7 +44,11 @@ class Method:
 
     Attributes:
         name: As on the command line.
-        hash, novelty, modulation: The three columns.
+        hash: What makes two observations the same.
+        novelty: What is new: the name of the file in leco/methods that computes r_ep.
+        modulation: What a learned modulator makes of it.
+        bonus: r_ep as a formula, for people.
+        bonus_needs_network: Whether r_ep itself is measured by networks that only this novelty has.
         lambda_: The share of the modulator in r_i that the method is defined by; None if it is a setting.
         alphas: What `alpha` is by default, for views of MiniGrid and for pixels.
         novelty_learning_rate: What that is by default.
@@ -68,8 +57,10 @@ class Method:
 
     name: str
     hash: Hash
-    novelty: Novelty
+    novelty: str
     modulation: Modulation
+    bonus: str = "1/sqrt(N)"
+    bonus_needs_network: bool = False
     lambda_: float | None = None
     alphas: tuple[float, float] = (0.01, 0.01)
     novelty_learning_rate: float = 1e-4
@@ -86,66 +77,82 @@ class Method:
         return self.learns_hash or self.modulation is not Modulation.NONE
 
     @property
+    def has_novelty(self) -> bool:
+        """Whether there is an r_ep."""
+        return self.novelty != "none"
+
+    @property
     def counts(self) -> bool:
         """Whether actors must have their observations counted."""
-        return self.hash is not Hash.NONE and self.novelty is not Novelty.NONE
+        return self.hash is not Hash.NONE and self.has_novelty
 
 
 _ROWS = (
-    Method("no-int", Hash.NONE, Novelty.NONE, Modulation.NONE, description="no intrinsic reward"),
-    Method(
-        "exact", Hash.EXACT, Novelty.COUNT, Modulation.NONE, lambda_=0.0, description="counts of whole observations"
-    ),
+    Method("no-int", Hash.NONE, "none", Modulation.NONE, bonus="-", description="no intrinsic reward"),
+    Method("exact", Hash.EXACT, "count", Modulation.NONE, lambda_=0.0, description="counts of whole observations"),
     Method(
         "objects",
         Hash.OBJECTS,
-        Novelty.COUNT,
+        "count",
         Modulation.NONE,
         lambda_=0.0,
         description="counts of the objects in view (MiniGrid)",
     ),
-    Method("dsc", Hash.DSC, Novelty.COUNT, Modulation.NONE, lambda_=0.0, description="counts of coarse pictures"),
+    Method("dsc", Hash.DSC, "count", Modulation.NONE, lambda_=0.0, description="counts of coarse pictures"),
     Method(
         "ae-lsh",
         Hash.AE_LSH,
-        Novelty.COUNT,
+        "count",
         Modulation.NONE,
         lambda_=0.0,
         description="counts of an autoencoder's projected bits",
     ),
-    Method("vq-only", Hash.VQ, Novelty.COUNT, Modulation.NONE, lambda_=0.0, description="counts of VQ-VAE codes"),
+    Method("vq-only", Hash.VQ, "count", Modulation.NONE, lambda_=0.0, description="counts of VQ-VAE codes"),
     Method(
         "leco",
         Hash.VQ,
-        Novelty.COUNT,
+        "count",
         Modulation.ADDITIVE,
         description="counts of codes, modulated by what the task rewards",
     ),
-    Method("leco-ae-lsh", Hash.AE_LSH, Novelty.COUNT, Modulation.ADDITIVE, description="the same on AE-LSH codes"),
+    Method("leco-ae-lsh", Hash.AE_LSH, "count", Modulation.ADDITIVE, description="the same on AE-LSH codes"),
     Method(
         "leco-naive",
         Hash.VQ,
-        Novelty.COUNT,
+        "count",
         Modulation.REPLACING,
         lambda_=1.0,
         description="the modulator is told the count and replaces it",
     ),
-    Method("lirpg", Hash.VQ, Novelty.NONE, Modulation.ADDITIVE, lambda_=1.0, description="the modulator alone"),
+    Method("lirpg", Hash.VQ, "none", Modulation.ADDITIVE, bonus="-", lambda_=1.0, description="the modulator alone"),
     Method(
         "noveld",
         Hash.VQ,
-        Novelty.GAIN,
+        "noveld",
         Modulation.NONE,
+        bonus="max(n(s') - 0.5 n(s), 0) if N = 1",
+        bonus_needs_network=True,
         lambda_=0.0,
         alphas=(0.05, 0.01),
         description="NovelD: first steps into what RND knows less well",
     ),
-    Method("rnd", Hash.NONE, Novelty.ERROR, Modulation.NONE, lambda_=0.0, description="random network distillation"),
+    Method(
+        "rnd",
+        Hash.NONE,
+        "rnd",
+        Modulation.NONE,
+        bonus="RND error",
+        bonus_needs_network=True,
+        lambda_=0.0,
+        description="random network distillation",
+    ),
     Method(
         "ride",
         Hash.VQ,
-        Novelty.IMPACT,
+        "ride",
         Modulation.NONE,
+        bonus="||phi(s') - phi(s)|| / sqrt(N)",
+        bonus_needs_network=True,
         lambda_=0.0,
         alphas=(0.1, 0.01),
         description="RIDE: actions with an impact on learned features",
@@ -153,8 +160,9 @@ _ROWS = (
     Method(
         "agac",
         Hash.VQ,
-        Novelty.ADVERSARIAL,
+        "agac",
         Modulation.NONE,
+        bonus="floor(1/sqrt(N)), and an adversary",
         lambda_=0.0,
         alphas=(0.0125, 0.0125),
         novelty_learning_rate=9e-5,

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from leco.config.training import HashConfig
 from leco.learning.state import Networks
-from leco.methods.table import Hash, Method, Modulation, Novelty
-from leco.models.exploration import Dynamics, Embedding, Rnd, dmlab_embedding, minigrid_embedding
+from leco.methods.novelty import find_novelty
+from leco.methods.table import Hash, Method, Modulation
+from leco.models.exploration import Embedding, dmlab_embedding, minigrid_embedding
 from leco.models.intrinsic import (
     FeatureModule,
     HashModule,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class _Kind(NamedTuple):
+class Kind(NamedTuple):
     """How networks are made for one kind of observation."""
 
     policy: Callable[[int, int], Policy]
@@ -33,8 +34,8 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
-    (7, 7, 3): _Kind(MiniGridPolicy, minigrid_intrinsic, minigrid_features, minigrid_embedding),
-    (72, 96, 3): _Kind(DmlabPolicy, dmlab_intrinsic, dmlab_features, dmlab_embedding),
+    (7, 7, 3): Kind(MiniGridPolicy, minigrid_intrinsic, minigrid_features, minigrid_embedding),
+    (72, 96, 3): Kind(DmlabPolicy, dmlab_intrinsic, dmlab_features, dmlab_embedding),
 }
 
 
@@ -62,25 +63,11 @@ def build(
         raise ValueError(f"there are networks for observations of shape {known}, not {observation_shape}")
     kind = _KINDS[observation_shape]
     policy, intrinsic = kind.policy(actions, width), _intrinsic(method, kind, actions, hash_size or HashConfig())
-    return Networks(policy, intrinsic, _novelty(method, kind, actions, width))
+    return Networks(policy, intrinsic, find_novelty(method).build(kind, actions, width))
 
 
-def _intrinsic(method: Method, kind: _Kind, actions: int, hash_size: HashConfig) -> Intrinsic | None:
+def _intrinsic(method: Method, kind: Kind, actions: int, hash_size: HashConfig) -> Intrinsic | None:
     told = method.modulation is Modulation.REPLACING
     if method.learns_hash:
         return kind.intrinsic(actions, hash_size, bits=method.hash is Hash.AE_LSH, condition_on_novelty=told)
     return kind.features(actions, condition_on_novelty=told) if method.has_intrinsic else None
-
-
-def _novelty(method: Method, kind: _Kind, actions: int, width: int) -> Rnd | Dynamics | Policy | None:
-    match method.novelty:
-        case Novelty.GAIN:
-            return Rnd(kind.embedding(), kind.embedding(), normalises=False)
-        case Novelty.ERROR:
-            return Rnd(kind.embedding(), kind.embedding(), normalises=True)
-        case Novelty.IMPACT:
-            return Dynamics(kind.embedding(), actions)
-        case Novelty.ADVERSARIAL:
-            return kind.policy(actions, width)
-        case _:
-            return None

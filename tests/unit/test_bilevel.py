@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from training_case import A, B, T, make_batch, networks
 
-import leco.learning.update
+import leco.learning.modulator
 from leco.algo.dedup import distinct
 from leco.algo.losses import entropy, log_prob, reconstruction_loss
 from leco.algo.optim import AdamState
@@ -192,7 +192,7 @@ def test_until_the_task_rewards_the_policy_is_not_asked_and_the_gradients_are_th
     state = init(nets)
     adam = remembered(state)
     judged: list[object] = []
-    monkeypatch.setattr(leco.learning.update, "modulator_loss", lambda *given, **_: judged.append(given))
+    monkeypatch.setattr(leco.learning.modulator, "modulator_loss", lambda *given, **_: judged.append(given))
     settings = dataclasses.replace(SETTINGS, inner_loss=inner_loss, max_gradient_norm=None)
     after, stats = update(nets, state._replace(policy_adam=adam), batch, find_method("leco"), settings)
     assert (judged, stats["extrinsic_value_loss"]) == ([], 0.0)

@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-from leco.methods.table import METHODS, Hash, Modulation, Novelty, find_method
+from leco.methods.table import METHODS, Hash, Modulation, find_method
 
 KINDS = ("vq", "ae-lsh", "dsc", "exact", "objects")
 
 
 def test_the_rows_are_those_of_the_paper_and_two_counts_without_a_network() -> None:
-    rows = {name: (m.hash.value, m.novelty.value, m.modulation.value) for name, m in METHODS.items()}
+    rows = {name: (m.hash.value, m.bonus, m.modulation.value) for name, m in METHODS.items()}
     assert rows == {
         "no-int": ("-", "-", "-"),
         "exact": ("exact", "1/sqrt(N)", "-"),
@@ -41,7 +41,7 @@ def test_no_two_methods_are_the_same() -> None:
 
 def test_a_method_by_name() -> None:
     method = find_method("leco")
-    assert (method.hash, method.novelty, method.modulation) == (Hash.VQ, Novelty.COUNT, Modulation.ADDITIVE)
+    assert (method.hash, method.novelty, method.modulation) == (Hash.VQ, "count", Modulation.ADDITIVE)
 
 
 def test_an_unknown_method_names_the_nearest_and_lists_all() -> None:

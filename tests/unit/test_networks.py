@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from leco.methods.table import METHODS, Hash, Modulation, Novelty, find_method
+from leco.methods.table import METHODS, Hash, Modulation, find_method
 from leco.models.build import build
 from leco.models.exploration import Dynamics, Rnd
 from leco.models.hash_function import make_coder
@@ -18,7 +18,7 @@ KINDS = (None, "vq", "ae-lsh", "dsc", "exact", "objects")
 ROWS = [
     (name, kind) for name, method in METHODS.items() for kind in KINDS if kind is None or method.hash is not Hash.NONE
 ]
-NOVELTIES = {Novelty.GAIN: Rnd, Novelty.ERROR: Rnd, Novelty.IMPACT: Dynamics, Novelty.ADVERSARIAL: MiniGridPolicy}
+NOVELTIES = {"noveld": Rnd, "rnd": Rnd, "ride": Dynamics, "agac": MiniGridPolicy}
 
 
 @pytest.mark.parametrize(("name", "kind"), ROWS)

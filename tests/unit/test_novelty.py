@@ -15,7 +15,7 @@ from leco.config.training import TrainingConfig
 from leco.learning.policy_pass import unroll_policy
 from leco.learning.state import init
 from leco.learning.update import update
-from leco.methods.novelty import NoveltyOutput, compute_novelty
+from leco.methods.novelty import NoveltyInput, NoveltyOutput, compute_novelty
 from leco.methods.table import find_method
 from leco.models.exploration import Dynamics, Rnd
 from leco.models.policy import Policy
@@ -40,17 +40,10 @@ def judged(
 ) -> NoveltyOutput:
     state = init(nets)
     unique = distinct(batch.observation_TBO.flatten(0, 1))
-    acted = unroll_policy(nets.policy, state.policy, batch, unique, len(batch.action_TB))
+    rollout = unroll_policy(nets.policy, state.policy, batch, unique, len(batch.action_TB))
     tensors = {**(parameters or state.novelty), **(running if running is not None else state.novelty_running)}
-    return compute_novelty(
-        nets.novelty,
-        tensors,
-        batch,
-        unique=unique,
-        method=find_method(name),
-        settings=TrainingConfig(**settings),
-        logits_TBA=acted.logits_TBA,
-    )
+    given = NoveltyInput(nets.novelty, tensors, batch, unique, rollout.logits_TBA, TrainingConfig(**settings))
+    return compute_novelty(given, find_method(name))
 
 
 def after_each_action(batch: Batch) -> Tensor:

@@ -24,7 +24,7 @@ from leco.cli.watch.pictures import different_moments
 from leco.envs.registry import find_task
 from leco.evaluation.recording import Facts, RecordingError, read_recording
 from leco.evaluation.zoo import is_entry
-from leco.methods.table import Modulation, Novelty, find_method
+from leco.methods.table import Modulation, find_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,7 +153,7 @@ def document(name: str, facts: Facts, episode: Episode) -> dict[str, Any]:
         "picture": moments.picture_T,
         "r_e": _numbers(episode.r_e_T),
     }
-    if method.novelty is not Novelty.NONE and not np.isnan(episode.r_ep_T).all():
+    if method.has_novelty and not np.isnan(episode.r_ep_T).all():
         found["r_ep"] = _numbers(episode.r_ep_T)
     if method.modulation is not Modulation.NONE and not np.isnan(episode.r_ta_T).all():
         found["r_ta"] = _numbers(episode.r_ta_T)

@@ -17,7 +17,7 @@ from leco.learning.intrinsic_pass import IntrinsicOutput
 from leco.learning.rewards import MEAN_DECAY, Rewards, compute_rewards, explained_variance, running_mean, running_trust
 from leco.learning.state import init
 from leco.learning.update import update
-from leco.methods.novelty import compute_novelty
+from leco.methods.novelty import NoveltyInput, compute_novelty
 from leco.methods.table import find_method
 
 BATCH = make_batch(3)
@@ -37,10 +37,8 @@ def number(value: float) -> Tensor:
 def r_ep(settings: TrainingConfig, method: str = "leco") -> Tensor:
     """As `compute_novelty` pays a count."""
     unique = distinct(BATCH.observation_TBO.flatten(0, 1))
-    row = find_method(method)
-    return compute_novelty(
-        None, {}, BATCH, unique=unique, method=row, settings=settings, logits_TBA=BATCH.behaviour_logits_TBA
-    ).r_ep_TB
+    given = NoveltyInput(None, {}, BATCH, unique, BATCH.behaviour_logits_TBA, settings)
+    return compute_novelty(given, find_method(method)).r_ep_TB
 
 
 def computed(
@@ -207,8 +205,8 @@ def test_a_first_visit_and_the_count_of_the_run_are_mixed() -> None:
     batch = BATCH._replace(run_count_TB=16 * torch.ones_like(counts))
     settings = TrainingConfig(episodic_bonus="first-visit", run_count_weight=0.5)
     unique = distinct(batch.observation_TBO.flatten(0, 1))
-    given: dict[str, Any] = {"unique": unique, "method": find_method("exact"), "logits_TBA": batch.behaviour_logits_TBA}
-    novel = compute_novelty(None, {}, batch, settings=settings, **given)
+    given = NoveltyInput(None, {}, batch, unique, batch.behaviour_logits_TBA, settings)
+    novel = compute_novelty(given, find_method("exact"))
     torch.testing.assert_close(novel.r_ep_TB, 0.5 * (counts == 1).double() + 0.5 / 4)
 
 

@@ -1,0 +1,22 @@
+"""Nothing is new: no intrinsic reward but what a modulator makes by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from leco.methods.novelty import NoveltyOutput
+
+if TYPE_CHECKING:
+    from leco.methods.novelty import NoveltyInput
+    from leco.models.build import Kind
+
+
+def build(_kind: Kind, _num_actions: int, _width: int) -> None:
+    """There are no networks."""
+
+
+def compute(given: NoveltyInput) -> NoveltyOutput:
+    """r_ep is zero."""
+    return NoveltyOutput(torch.zeros_like(given.batch.reward_TB))
