@@ -174,8 +174,9 @@ class Actor:
             seeds = np.random.SeedSequence((self._experiment.seed, self._index, key)).generate_state(2, np.uint32)
             observation_EO = self._env.reset(int(seeds[0]))
             if self._player is None:
-                self._player = RolloutWorker(self._env, self._networks.policy, int(seeds[1]))
-            self._player.restart(int(seeds[1]), observation_EO)
+                self._player = RolloutWorker(self._env, self._networks.policy, int(seeds[1]), observation_EO)
+            else:
+                self._player.restart(int(seeds[1]), observation_EO)
 
     def _count(self, unroll: Unroll) -> list[VisitCounts | None]:
         assert self._counter is not None  # noqa: S101

@@ -66,13 +66,14 @@ class RolloutWorker:
         env: The environments.
         policy: Chooses the actions; its parameters may be changed between unrolls.
         seed: Of the actions.
+        observation_EO: What the environments showed when they were reset.
     """
 
-    def __init__(self, env: VectorEnv, policy: Policy, seed: int) -> None:
+    def __init__(self, env: VectorEnv, policy: Policy, seed: int, observation_EO: npt.NDArray[np.uint8]) -> None:
         self._env = env
         self._policy = policy
         self._random = torch.Generator()
-        self.restart(seed, env.reset())
+        self.restart(seed, observation_EO)
 
     def restart(self, seed: int, observation_EO: npt.NDArray[np.uint8]) -> None:
         """Forgets everything; the next unroll begins with these first observations, and actions are drawn anew."""

@@ -68,7 +68,7 @@ class Episode:
         return counts
 
 
-class RolloutWorker:
+class Player:
     """One client thread with several episodes. `tally` says what happened to it."""
 
     def __init__(self, channel: grpc.Channel, number: int, seed: int) -> None:
@@ -155,7 +155,7 @@ class World:
         self.proxy.cut_replies = self.proxy.cut_requests = 0
 
 
-def await_progress(players: list[RolloutWorker]) -> None:
+def await_progress(players: list[Player]) -> None:
     """Until the clients have worked for a moment, but not forever: at times a fault shall meet what another one left."""
     begin = time.monotonic()
     goal = sum(player.tally["counted"] for player in players) + 60
@@ -173,7 +173,7 @@ def test_no_count_is_wrong_whatever_fails() -> None:
         world = World(stack, rng)
         target = "ipv4:" + ",".join(replica.address for replica in world.replicas)
         channel = stack.enter_context(open_channel(target, service=SERVICE))
-        players = [RolloutWorker(channel, number, seed) for number in range(THREADS)]
+        players = [Player(channel, number, seed) for number in range(THREADS)]
         stop = threading.Event()
         with ThreadPoolExecutor(THREADS) as pool:
             plays = [pool.submit(player.play, stop) for player in players]

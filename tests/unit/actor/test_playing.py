@@ -32,7 +32,8 @@ def small_policy(seed: int = 0) -> Policy:
 
 
 def played(policy: Policy, *, unrolls: int = UNROLLS, seed: int = SEED, steps: int = STEPS) -> list[Unroll]:
-    player = RolloutWorker(make(TASK, ENVIRONMENTS, SEED, compiled=False), policy, seed)
+    env = make(TASK, ENVIRONMENTS, SEED, compiled=False)
+    player = RolloutWorker(env, policy, seed, env.reset())
     return [player.play(steps) for _ in range(unrolls)]
 
 
@@ -117,7 +118,8 @@ def test_one_call_of_the_policy_over_an_unroll_gives_the_logits_that_acted(
 
 
 def test_nothing_of_an_unroll_changes_when_playing_goes_on(policy: Policy) -> None:
-    player = RolloutWorker(make(TASK, ENVIRONMENTS, SEED, compiled=False), policy, SEED)
+    env = make(TASK, ENVIRONMENTS, SEED, compiled=False)
+    player = RolloutWorker(env, policy, SEED, env.reset())
     unroll = player.play(STEPS)
     before = [np.array(array) for array in unroll[:-1]]
     player.play(2 * STEPS)
@@ -139,7 +141,7 @@ def test_the_seed_decides_what_is_played(policy: Policy, unrolls: list[Unroll]) 
 
 def test_a_restart_forgets_everything(policy: Policy, unrolls: list[Unroll]) -> None:
     env = make(TASK, ENVIRONMENTS, SEED + 7, compiled=False)
-    player = RolloutWorker(env, policy, SEED + 7)
+    player = RolloutWorker(env, policy, SEED + 7, env.reset())
     player.play(STEPS + 5)
     player.restart(SEED, env.reset(SEED))
     for unroll in unrolls:
@@ -157,7 +159,7 @@ def test_actions_have_the_probabilities_of_the_policy() -> None:
         policy.policy_head.weight.zero_()
         policy.policy_head.bias.copy_(probability_A.log() + 3.0)  # logits need not be normalised
     env = make("Empty-5x5", 8, 1, compiled=False)
-    action_TE = RolloutWorker(env, policy, 3).play(500).action_TE
+    action_TE = RolloutWorker(env, policy, 3, env.reset()).play(500).action_TE
     expected_A = probability_A.numpy() * action_TE.size
     observed_A = np.bincount(action_TE.ravel(), minlength=7)
     assert ((observed_A - expected_A) ** 2 / expected_A).sum() < 22.46  # chi-square, 6 degrees of freedom, 0.1 %
@@ -170,6 +172,6 @@ def test_actions_have_the_probabilities_of_the_policy() -> None:
 def test_an_episode_that_was_given_up_says_so(policy: Policy) -> None:
     env = make(TASK, ENVIRONMENTS, SEED, compiled=False)
     env.dropped_E = np.arange(ENVIRONMENTS) == 1  # type: ignore[attr-defined]  # as environments with engines have it
-    unroll = RolloutWorker(env, policy, SEED).play(45)
+    unroll = RolloutWorker(env, policy, SEED, env.reset()).play(45)
     said = [{ending.summary.dropped for ending in each} for each in unroll.endings]
     assert said == [{False}, {True}, {False}, {False}, {False}]
