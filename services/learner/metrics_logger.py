@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from leco.types import EpisodeSummary
 
+# In this order; a method's own statistics come after them, as they are first written.
 COLUMNS = (
     *("frames", "updates", "seconds", "frames_per_second", "episodes", "return", "success", "length"),
     *("r_e", "r_ep", "r_ta", "r_i", "new_code_share", "distinct_share"),
@@ -88,28 +89,45 @@ class MetricsLogger:
         if self._path.exists():
             with self._path.open(newline="") as file:
                 kept = [row for row in csv.DictReader(file) if _whole(row) and int(row["updates"]) <= updates]
-        before = float(kept[-1]["seconds"]) if kept else 0.0
+        self._columns = list(dict.fromkeys((*COLUMNS, *(kept[0] if kept else ()))))
+        before = float(kept[-1].get("seconds") or 0) if kept else 0.0
         self._clock_zero = time.monotonic() - before if clock_zero is None else clock_zero
-        self.episodes = int(kept[-1]["episodes"] or 0) if kept else 0
+        self.episodes = int(kept[-1].get("episodes") or 0) if kept else 0
         self.last: Mapping[str, str] = kept[-1] if kept else {}
-        temporary = self._path.with_suffix(".new")
-        with temporary.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(kept)
-        temporary.replace(self._path)
-        self._file = self._path.open("a", newline="")
-        self._writer = csv.DictWriter(self._file, COLUMNS)
-        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=int(kept[-1]["frames"]) + 1 if kept else 0)
+        self._begin(kept)
+        self._board = SummaryWriter(
+            str(folder / "tensorboard"), purge_step=int(kept[-1].get("frames") or 0) + 1 if kept else 0
+        )
 
     @property
     def seconds(self) -> float:
         """How long this run has been trained, over all its starts."""
         return time.monotonic() - self._clock_zero
 
+    def _begin(self, rows: Sequence[Mapping[str, str]]) -> None:
+        """Writes the file anew, with these lines, and opens it for more."""
+        temporary = self._path.with_suffix(".new")
+        with temporary.open("w", newline="") as file:
+            writer = csv.DictWriter(file, self._columns)
+            writer.writeheader()
+            writer.writerows(rows)
+        temporary.replace(self._path)
+        self._file = self._path.open("a", newline="")
+        self._writer = csv.DictWriter(self._file, self._columns)
+
+    def _add_columns(self, names: Sequence[str]) -> None:
+        """For a statistic that was never written before; earlier lines are empty there."""
+        self._file.close()
+        with self._path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        self._columns += names
+        self._begin(rows)
+
     def write(self, line: Mapping[str, float]) -> None:
         """Adds a line; what is not known in it stays empty."""
         told = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in line.items()}
+        if new := [name for name in told if name not in self._columns]:
+            self._add_columns(new)
         self._writer.writerow(told)
         self._file.flush()
         self.last = told
@@ -125,5 +143,5 @@ class MetricsLogger:
 
 
 def _whole(row: Mapping[str, str | None]) -> bool:
-    """Not cut off by a crash."""
-    return set(row) == set(COLUMNS) and None not in row.values() and bool(row["updates"])
+    """Not cut off by a crash. It may have other columns than ours: an earlier version wrote it, or another method."""
+    return None not in row and None not in row.values() and str(row.get("updates", "")).isdigit()

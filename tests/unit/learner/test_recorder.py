@@ -72,6 +72,33 @@ def test_a_half_written_last_line_is_dropped(tmp_path: Path, kept: int) -> None:
     assert told(tmp_path) == [10, 30]
 
 
+def test_a_run_whose_file_has_other_columns_keeps_its_lines(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text(
+        "frames,updates,seconds,old_name\n1000,1,2,0.5\n2000,2,4,0.25\n3000,3,6,0.1\n"
+    )
+    record(tmp_path, 2, [3])
+    assert told(tmp_path) == [1, 2, 3]
+    assert tuple(rows(tmp_path)[0]) == (*COLUMNS, "old_name")
+    assert [row["old_name"] for row in rows(tmp_path)] == ["0.5", "0.25", ""]
+    assert [row["return"] for row in rows(tmp_path)] == ["", "", "1"]
+
+
+def test_a_statistic_that_is_no_listed_column_becomes_one(tmp_path: Path) -> None:
+    recorder = MetricsLogger(tmp_path, 0)
+    recorder.write(line(1))
+    recorder.write(line(2) | {"surprise": 0.5, "doubt": 2.0})
+    recorder.write(line(3) | {"doubt": 3.0})
+    recorder.close()
+    assert tuple(rows(tmp_path)[0]) == (*COLUMNS, "surprise", "doubt")
+    assert [(row["updates"], row["surprise"], row["doubt"]) for row in rows(tmp_path)] == [
+        ("1", "", ""),
+        ("2", "0.5", "2"),
+        ("3", "", "3"),
+    ]
+    record(tmp_path, 2, [4])
+    assert [row["surprise"] for row in rows(tmp_path)] == ["", "0.5", ""]
+
+
 def test_time_goes_on_where_it_stopped(tmp_path: Path) -> None:
     record(tmp_path, 0, [10, 20])
     recorder = MetricsLogger(tmp_path, 10)
