@@ -289,8 +289,8 @@ def by_double_backpropagation(problem: Problem, forward: Forward) -> Tensor:
     after = {}
     for name, parameter in policy.items():
         g = slopes[name]
-        mean = (beta1 * problem.moments.mean[name] + (1 - beta1) * g) / (1 - beta1**steps)
-        square = (beta2 * problem.moments.square[name] + (1 - beta2) * g * g) / (1 - beta2**steps)
+        mean = (beta1 * problem.moments.exp_avg[name] + (1 - beta1) * g) / (1 - beta1**steps)
+        square = (beta2 * problem.moments.exp_avg_sq[name] + (1 - beta2) * g * g) / (1 - beta2**steps)
         after[name] = parameter - problem.settings.policy_learning_rate * mean / (square.sqrt() + problem.settings.eps)
     logits_TBA, *_ = forward(after, None)
     outer = outer_loss(logits_TBA, said.log_pi_TB.detach(), problem.batch.action_TB, problem.advantage_e_TB)

@@ -15,13 +15,13 @@ class AdamState(NamedTuple):
     """What Adam remembers.
 
     Attributes:
-        mean: m, the running mean of each gradient.
-        square: v, the running mean of its square.
+        exp_avg: m, the running mean of each gradient.
+        exp_avg_sq: v, the running mean of its square.
         steps: How many steps were taken.
     """
 
-    mean: Params
-    square: Params
+    exp_avg: Params
+    exp_avg_sq: Params
     steps: int
 
 
@@ -52,14 +52,14 @@ def adam(
     beta1, beta2 = betas
     steps = state.steps + 1
     correction1, correction2 = 1 - beta1**steps, 1 - beta2**steps
-    moved, mean, square = {}, {}, {}
+    moved, exp_avg, exp_avg_sq = {}, {}, {}
     for name, parameter in parameters.items():
         g = gradients[name]
-        mean[name] = torch.lerp(g, state.mean[name], beta1)
-        square[name] = (beta2 * state.square[name]).addcmul_(g, g, value=1 - beta2)
-        below = (square[name] / correction2).sqrt_().add_(eps)
-        moved[name] = torch.addcdiv(parameter.detach(), mean[name], below, value=-learning_rate / correction1)
-    return moved, AdamState(mean, square, steps)
+        exp_avg[name] = torch.lerp(g, state.exp_avg[name], beta1)
+        exp_avg_sq[name] = (beta2 * state.exp_avg_sq[name]).addcmul_(g, g, value=1 - beta2)
+        below = (exp_avg_sq[name] / correction2).sqrt_().add_(eps)
+        moved[name] = torch.addcdiv(parameter.detach(), exp_avg[name], below, value=-learning_rate / correction1)
+    return moved, AdamState(exp_avg, exp_avg_sq, steps)
 
 
 class Clipped(NamedTuple):
@@ -118,8 +118,8 @@ def adam_jacobian_diag(
     correction1, correction2 = 1 - beta1**after.steps, 1 - beta2**after.steps
     jacobian_diag = {}
     for name, g in gradients.items():
-        mean = after.mean[name] / correction1
-        root = (after.square[name] / correction2).sqrt()
+        mean = after.exp_avg[name] / correction1
+        root = (after.exp_avg_sq[name] / correction2).sqrt()
         below = root + eps
         root_by_g = torch.where(root > 0, (1 - beta2) / correction2 * g / root, torch.zeros_like(root))
         jacobian_diag[name] = -learning_rate * ((1 - beta1) / correction1 / below - mean * root_by_g / below.square())
@@ -140,5 +140,6 @@ def adam_preconditioner(
     """
     correction2 = 1 - betas[1] ** after.steps
     return {
-        name: -steps * learning_rate / ((square / correction2).sqrt() + eps) for name, square in after.square.items()
+        name: -steps * learning_rate / ((square / correction2).sqrt() + eps)
+        for name, square in after.exp_avg_sq.items()
     }

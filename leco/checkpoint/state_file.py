@@ -1,7 +1,7 @@
 """The state of training on disk, or the part of it that acts.
 
 A file is one safetensors file, so it can hold numbers and text, but never code as a pickle can: each tensor of a `TrainingState`
-or of `ActingParams` under its path, such as `policy_adam/mean/policy_head.bias`, and one text of JSON in the metadata, under
+or of `ActingParams` under its path, such as `policy_adam/exp_avg/policy_head.bias`, and one text of JSON in the metadata, under
 "leco":
 
     format    version of all this

@@ -37,6 +37,9 @@ GIVE_UP_AFTER = 5  # ends of one child within a minute
 MINUTE = 60.0
 POLL_SECONDS = 0.2
 
+# This very installation: with -P a folder called `leco` or `services` where the user happens to be is not taken for it.
+LECO = (sys.executable, "-P", "-m", "leco")
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Trains until done or Ctrl-C."""
@@ -195,16 +198,15 @@ def _children(
 ) -> tuple[Child, list[Child]]:
     counts = find_method(experiment.method).counts
     learner_port, hashcount_port = _free_ports(2)
-    leco = [sys.executable, "-P", "-m", "leco"]
-    learner = [*leco, "learner", f"--config={config}", f"--run-dir={folder}", f"--listen=127.0.0.1:{learner_port}"]
+    learner = [*LECO, "learner", f"--config={config}", f"--run-dir={folder}", f"--listen=127.0.0.1:{learner_port}"]
     children = [Child("learner", [*learner, "--metrics-port=off", f"--threads={threads}"], logs / "learner.log")]
     if counts:
-        command = [*leco, "hashcount", f"--listen=127.0.0.1:{hashcount_port}", "--metrics-port=off"]
+        command = [*LECO, "hashcount", f"--listen=127.0.0.1:{hashcount_port}", "--metrics-port=off"]
         if store != "memory":
             os.environ["LECO_HASHCOUNT_STORE"] = store  # it may hold a password
         children.append(Child("hashcount", command, logs / "hashcount.log"))
     for index in range(actors):
-        command = [*leco, "actor", f"--learner=127.0.0.1:{learner_port}", f"--hashcount=127.0.0.1:{hashcount_port}"]
+        command = [*LECO, "actor", f"--learner=127.0.0.1:{learner_port}", f"--hashcount=127.0.0.1:{hashcount_port}"]
         command += [f"--index={index}", f"--name=actor-{index}", "--metrics-port=off", "--drain-seconds=2"]
         children.append(Child(f"actor {index}", command, logs / f"actor-{index}.log"))
     return children[0], children[1:]

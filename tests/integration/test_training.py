@@ -56,11 +56,11 @@ def differences(one: TrainingState, other: TrainingState) -> list[str]:
     found = [] if one.updates == other.updates else ["updates"]
     parts: Sequence[tuple[str, Any, Any]] = (
         ("policy", one.policy, other.policy),
-        ("policy mean", one.policy_adam.mean, other.policy_adam.mean),
+        ("policy mean", one.policy_adam.exp_avg, other.policy_adam.exp_avg),
         ("mean of r_ep", {"": one.r_ep_mean}, {"": other.r_ep_mean}),
-        ("policy square", one.policy_adam.square, other.policy_adam.square),
+        ("policy square", one.policy_adam.exp_avg_sq, other.policy_adam.exp_avg_sq),
         ("intrinsic", one.intrinsic, other.intrinsic),
-        ("intrinsic mean", one.intrinsic_adam.mean, other.intrinsic_adam.mean),
+        ("intrinsic mean", one.intrinsic_adam.exp_avg, other.intrinsic_adam.exp_avg),
         ("running", one.running, other.running),
         ("novelty", one.novelty, other.novelty),
         ("novelty running", one.novelty_running, other.novelty_running),
@@ -122,6 +122,18 @@ def not_running(run: Path) -> bool:
     """No process is left that has the run's folder on its command line."""
     found = subprocess.run(["pgrep", "-f", str(run)], capture_output=True, text=True, check=False)
     return found.stdout == ""
+
+
+def test_folders_called_like_ours_where_it_is_started_are_not_taken_for_ours(tmp_path: Path) -> None:
+    for name in ("leco", "services"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not ours')\n")
+    small = ("actors.unroll_length=16", "learner.batch_size=4", "learner.queue_capacity=4", "learner.log_every=1")
+    flags = ["--task=Empty-5x5", "--method=exact", "--num-envs=4", "--threads=1", "--frames=200"]
+    command = [str(Path(sys.executable).with_name("leco")), "train", *flags, *(f"--set={each}" for each in small)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert rows(tmp_path / "runs" / "Empty-5x5-exact-1")
 
 
 def test_leco_train_ends_at_a_success_rate_and_stays_ended(tmp_path: Path) -> None:

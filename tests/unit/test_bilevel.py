@@ -93,8 +93,8 @@ def reference(
         filled = [g * max_norm / (norm + 1e-12) for g in filled]
     moved = {}
     for (name, p), g in zip(policy.items(), filled, strict=True):
-        m = (0.9 * adam.mean[name] + 0.1 * g) / (1 - 0.9 ** (adam.steps + 1))
-        v = (0.999 * adam.square[name] + 0.001 * g * g) / (1 - 0.999 ** (adam.steps + 1))
+        m = (0.9 * adam.exp_avg[name] + 0.1 * g) / (1 - 0.9 ** (adam.steps + 1))
+        v = (0.999 * adam.exp_avg_sq[name] + 0.001 * g * g) / (1 - 0.999 ** (adam.steps + 1))
         moved[name] = p - 0.01 * m / (v.sqrt() + 1e-6)
     ahead = log_prob(act(nets.policy, moved, batch)[0], batch.action_TB)
     ratio = (ahead - log_pi).exp().clamp(max=1).detach()
@@ -175,7 +175,7 @@ def test_update_equals_double_backpropagation(
     monkeypatch.setattr(lstm, "unroll", plain_unroll)
     expected = reference(nets, batch, adam, name, whole=inner_loss == "full", max_norm=max_norm, small=small)
     for key, gradient in expected.items():
-        found = after.intrinsic_adam.mean[key] / (1 - 0.9)  # Adam's first mean is the gradient
+        found = after.intrinsic_adam.exp_avg[key] / (1 - 0.9)  # Adam's first mean is the gradient
         assert (found - gradient).norm() <= 1e-9 * (gradient.norm() + 1e-6), key
     assert expected["modulator_out.weight"].norm() > 1e-6
 
@@ -200,7 +200,7 @@ def test_until_the_task_rewards_the_policy_is_not_asked_and_the_gradients_are_th
     monkeypatch.setattr(lstm, "unroll", plain_unroll)
     expected = reference(nets, batch, adam, "leco", whole=inner_loss == "full", max_norm=None, small=False)
     for key, gradient in expected.items():
-        found = after.intrinsic_adam.mean[key] / (1 - 0.9)
+        found = after.intrinsic_adam.exp_avg[key] / (1 - 0.9)
         assert (found - gradient).norm() <= 1e-9 * gradient.norm(), key
     assert expected["modulator_out.weight"].norm() == 0
     assert expected["encoder.0.convolution.weight"].norm() > 0
@@ -291,7 +291,7 @@ def test_the_steps_of_a_batch_seen_as_one_equal_double_backpropagation(
     moved = {}
     for (name, p), g in zip(policy.items(), gradients, strict=True):
         change = torch.zeros_like(p) if g is None else g - g.detach()
-        v = after.policy_adam.square[name] / (1 - 0.999 ** (adam.steps + 6))
+        v = after.policy_adam.exp_avg_sq[name] / (1 - 0.999 ** (adam.steps + 6))
         moved[name] = after.policy[name] - 6 * 0.01 / (v.sqrt() + 1e-6) * change
     log_pi_new = log_prob(by_sequences(nets.policy, moved, batch, 3, states)[0], batch.action_TB)
     weight = (log_pi_new - log_pi).exp().clamp(max=1).detach()
@@ -299,7 +299,7 @@ def test_the_steps_of_a_batch_seen_as_one_equal_double_backpropagation(
     loss = hash_loss + 0.5 * (value_e[:-1] - own.target_TB.detach()).square().mean() + outer
     names, parameters = zip(*net.named_parameters(), strict=True)
     for key, gradient in zip(names, torch.autograd.grad(loss, parameters), strict=True):
-        found = after.intrinsic_adam.mean[key] / (1 - 0.9)
+        found = after.intrinsic_adam.exp_avg[key] / (1 - 0.9)
         assert (found - gradient).norm() <= 1e-9 * (gradient.norm() + 1e-6), key
         if key == "modulator_out.weight":
             assert gradient.norm() > 1e-6

@@ -253,7 +253,7 @@ def test_agacs_opposition_reaches_advantages_and_values_and_ends_with_the_run() 
     def policy(progress: float, **settings: Any) -> Mapping[str, Tensor]:
         return update(nets, init(nets), batch, method, TrainingConfig(**settings), progress=progress)[
             0
-        ].policy_adam.mean
+        ].policy_adam.exp_avg
 
     without, at_first, half, at_last = policy(0.0, agac_coef=0.0), policy(0.0), policy(0.5), policy(1.0)
     for head in ("policy_head.weight", "value_head.weight"):

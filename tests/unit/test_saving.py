@@ -73,7 +73,7 @@ def odd_state() -> TrainingState:
     base = init(policy_alone())
     return base._replace(
         policy=named,
-        policy_adam=base.policy_adam._replace(mean=other, square={"z": nan}, steps=2**40),
+        policy_adam=base.policy_adam._replace(exp_avg=other, exp_avg_sq={"z": nan}, steps=2**40),
         running={"norm.num_batches_tracked": torch.tensor(2**53 + 1), "mask": torch.tensor([True, False])},
         updates=7,
     )
@@ -84,7 +84,7 @@ def like(state: TrainingState) -> TrainingState:
     zeros: Callable[[Any], Any] = lambda m: {name: torch.zeros_like(m[name]) for name in reversed(list(m))}  # noqa: E731
 
     def adam(old: AdamState) -> AdamState:
-        return old._replace(mean=zeros(old.mean), square=zeros(old.square), steps=0)
+        return old._replace(exp_avg=zeros(old.exp_avg), exp_avg_sq=zeros(old.exp_avg_sq), steps=0)
 
     return state._replace(
         policy=zeros(state.policy),

@@ -154,7 +154,7 @@ def test_a_modulator_counts_as_far_as_it_is_trusted() -> None:
     # Not trusted at all, the policy learns as if there were only the count, and the modulator has nothing to learn from.
     counted, _ = update(nets, state, batch, find_method("exact"), TrainingConfig(alpha=0.5 * TrainingConfig().alpha))
     torch.testing.assert_close(flat(none[0].policy), flat(counted.policy), rtol=1e-9, atol=1e-12)
-    assert none[0].intrinsic_adam.mean["modulator_out.weight"].abs().max() == 0
+    assert none[0].intrinsic_adam.exp_avg["modulator_out.weight"].abs().max() == 0
 
 
 def test_trust_is_what_the_value_of_the_task_explains() -> None:

@@ -181,7 +181,7 @@ def test_the_naive_modulator_is_told_the_novelty_and_does_not_train_the_encoder(
     for method, reaches in (("leco-naive", False), ("lirpg", True)):
         nets = networks(method)
         strong, weak = (
-            update(nets, init(nets), batch, find_method(method), TrainingConfig(alpha=alpha))[0].intrinsic_adam.mean
+            update(nets, init(nets), batch, find_method(method), TrainingConfig(alpha=alpha))[0].intrinsic_adam.exp_avg
             for alpha in (1.0, 0.5)
         )
         differs = {key for key, value in strong.items() if not torch.allclose(value, weak[key], rtol=1e-9, atol=1e-14)}
@@ -198,8 +198,8 @@ def test_the_modulator_may_have_a_learning_rate_of_its_own() -> None:
         step, held_back = plain.intrinsic[name] - before, slow.intrinsic[name] - before
         expected = step / 10 if name.startswith("modulator_") else step
         torch.testing.assert_close(held_back, expected, rtol=1e-6, atol=1e-12)
-    for name, mean in plain.intrinsic_adam.mean.items():
-        assert torch.equal(mean, slow.intrinsic_adam.mean[name])
+    for name, mean in plain.intrinsic_adam.exp_avg.items():
+        assert torch.equal(mean, slow.intrinsic_adam.exp_avg[name])
 
 
 def test_the_decoder_may_learn_from_a_sample() -> None:
@@ -210,7 +210,7 @@ def test_the_decoder_may_learn_from_a_sample() -> None:
         after, _ = update(
             nets, init(nets)._replace(updates=turn), batch, method, TrainingConfig(decoder_samples=decoded)
         )
-        return after.intrinsic_adam.mean["decoder.last.bias"]
+        return after.intrinsic_adam.exp_avg["decoder.last.bias"]
 
     whole = gradient(None, 0)
     assert torch.equal(gradient(1000, 0), whole)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from leco.checkpoint.atomic_file import atomic_write
 from leco.cli.sweep.folder import evaluation, frames_of_update, last_metrics, needs, trained_updates
-from leco.cli.train import POLL_SECONDS, Child, last_lines
+from leco.cli.train import LECO, POLL_SECONDS, Child, last_lines
 from leco.config.toml import to_toml
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from leco.cli.sweep.plan import Run
 
-LECO = (sys.executable, "-P", "-m", "leco")
 STOP_SECONDS = 150.0  # `leco train` itself gives each of its services 30
 REFUSED = (1, 2)  # exit codes of a command that has given up by itself; with any other it was ended
 

@@ -101,7 +101,7 @@ class Replays:
 
     def _start(self) -> None:
         out, player = self._place.name, "leco.cli.watch.player"
-        command = [sys.executable, "-m", player, str(self._folder), out, f"--seed={self._seed}"]
+        command = [sys.executable, "-P", "-m", player, str(self._folder), out, f"--seed={self._seed}"]
         child = Child("player", command, Path(out, "player.log"))
         child.log.write_bytes(b"")
         child.start()

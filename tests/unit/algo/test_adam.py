@@ -32,17 +32,19 @@ def test_it_takes_the_steps_of_torch() -> None:
 def test_nothing_that_was_given_is_changed() -> None:
     parameters, gradients = {"a": normal(4, seed=1)}, {"a": normal(4, seed=2)}
     state = AdamState({"a": normal(4, seed=3)}, {"a": normal(4, seed=4).square()}, steps=2)
-    given = [t.clone() for t in (parameters["a"], gradients["a"], state.mean["a"], state.square["a"])]
+    given = [t.clone() for t in (parameters["a"], gradients["a"], state.exp_avg["a"], state.exp_avg_sq["a"])]
     adam(parameters, gradients, state, learning_rate=0.1, betas=(0.9, 0.99), eps=1e-6)
-    for now, before in zip((parameters["a"], gradients["a"], state.mean["a"], state.square["a"]), given, strict=True):
+    for now, before in zip(
+        (parameters["a"], gradients["a"], state.exp_avg["a"], state.exp_avg_sq["a"]), given, strict=True
+    ):
         assert torch.equal(now, before)
 
 
 def test_the_sensitivity_equals_differentiation_through_the_step() -> None:
     parameters, g = normal(6, seed=1), normal(6, seed=2).requires_grad_()
     before = AdamState({"p": normal(6, seed=3)}, {"p": normal(6, seed=4).square()}, steps=7)
-    mean = (0.9 * before.mean["p"] + 0.1 * g) / (1 - 0.9**8)
-    root = ((0.99 * before.square["p"] + 0.01 * g * g) / (1 - 0.99**8)).sqrt()
+    mean = (0.9 * before.exp_avg["p"] + 0.1 * g) / (1 - 0.9**8)
+    root = ((0.99 * before.exp_avg_sq["p"] + 0.01 * g * g) / (1 - 0.99**8)).sqrt()
     moved = parameters - 0.1 * mean / (root + 1e-6)
     [expected] = torch.autograd.grad(moved.sum(), g)
     _, after = adam({"p": parameters}, {"p": g.detach()}, before, learning_rate=0.1, betas=(0.9, 0.99), eps=1e-6)

@@ -109,8 +109,8 @@ def by_double_backpropagation(problem: Problem, optimiser: str, *, whole: bool) 
             moved[name] = p - SGD_RATE * g
         else:
             steps = problem.adam.steps + 1
-            m = (0.9 * problem.adam.mean[name] + 0.1 * g) / (1 - 0.9**steps)
-            v = (0.999 * problem.adam.square[name] + 0.001 * g * g) / (1 - 0.999**steps)
+            m = (0.9 * problem.adam.exp_avg[name] + 0.1 * g) / (1 - 0.9**steps)
+            v = (0.999 * problem.adam.exp_avg_sq[name] + 0.001 * g * g) / (1 - 0.999**steps)
             moved[name] = p - 0.01 * m / (v.sqrt() + 1e-6)
     before, after = problem.forward(policy)[0], problem.forward(moved)[0]
     outer = outer_loss(after, problem.log_pi(before).detach(), problem.action_TB, problem.advantage_e(before))

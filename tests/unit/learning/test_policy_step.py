@@ -81,8 +81,8 @@ def close(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance
 
 def same_step(found: PolicyStep, expected: PolicyStep) -> None:
     close(found.parameters, expected.parameters)
-    close(found.adam.mean, expected.adam.mean)
-    close(found.adam.square, expected.adam.square)
+    close(found.adam.exp_avg, expected.adam.exp_avg)
+    close(found.adam.exp_avg_sq, expected.adam.exp_avg_sq)
     assert found.adam.steps == expected.adam.steps
 
 

@@ -178,7 +178,7 @@ def test_standardized_advantages_have_no_scale_and_no_offset() -> None:
         settings = dataclasses.replace(
             REUSE, epochs=1, minibatches=1, reward_scale=scale, normalize_advantages=normalize, max_gradient_norm=None
         )
-        return stepped(nets, batch, settings).policy_adam.mean["policy_head.weight"]
+        return stepped(nets, batch, settings).policy_adam.exp_avg["policy_head.weight"]
 
     torch.testing.assert_close(
         policy_head(1.0, normalize=True), policy_head(10.0, normalize=True), rtol=1e-6, atol=1e-12
