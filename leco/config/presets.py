@@ -35,7 +35,7 @@ minibatches = 8
 sequence_length = 32
 clip_range = 0.2
 normalize_advantages = true
-max_gradient_norm = 0.5
+max_gradient_norm = 5.0
 policy_learning_rate = 1e-3
 eps = 1e-5
 entropy_cost = 0.02
@@ -57,11 +57,11 @@ decoder_samples = 96
 # What a method has of its own in it: alpha, chosen by one search for all (docs/methods.md), and LECO's hash.
 LAPTOP_METHODS = {
     "leco": """\
-training.alpha = 0.008
+training.alpha = 0.015
 hash.kind = "exact"
 """,
-    "exact": "training.alpha = 0.004",
-    "objects": "training.alpha = 0.004",
+    "exact": "training.alpha = 0.0075",
+    "objects": "training.alpha = 0.0075",
     "dsc": "training.alpha = 0.064",
     "ae-lsh": "training.alpha = 0.016",
     "vq-only": "training.alpha = 0.016",
