@@ -92,7 +92,7 @@ class ServiceProcess:
         """The lines so far that are JSON, which are all but those of a crash."""
         return [parsed for line in self.lines[:] if (parsed := _parsed(line)) is not None]
 
-    def until_logged(self, event: str, seconds: float = 10.0, *, after: int = 0) -> dict[str, Any]:
+    def until_logged(self, event: str, seconds: float = 60.0, *, after: int = 0) -> dict[str, Any]:
         """Wait for a line whose `event` begins with these words; the lines before index `after` are not looked at."""
         deadline = time.monotonic() + seconds
         position = after
@@ -141,7 +141,7 @@ class ServiceProcess:
             self._changed.notify_all()
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Return as soon as the condition holds; fail if it does not within that time."""
     deadline = time.monotonic() + seconds
     while not condition():

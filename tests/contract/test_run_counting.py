@@ -404,7 +404,7 @@ def test_without_the_flag_redis_and_the_wire_see_nothing_of_it(redis_server: Red
 
 def raw_call(remote: ThroughGrpc, request: hash_count_pb2.CountRequest) -> hash_count_pb2.CountResponse:
     client = HashCountClient(remote.channel, run="r", code_width=1)
-    return client._stub.Count(request, timeout=10)
+    return client._stub.Count(request, timeout=60)
 
 
 def test_a_part_that_cannot_be_had_makes_its_batches_unavailable_and_a_repeat_gives_what_there_is(

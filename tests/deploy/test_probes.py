@@ -99,7 +99,7 @@ def test_learner_and_actor_are_well_and_find_each_other(built: Built, tmp_path: 
         page = f"http://127.0.0.1:{learner.here('9451')}/metrics"
 
         def updates() -> float:
-            with urllib.request.urlopen(page, timeout=10) as answer:
+            with urllib.request.urlopen(page, timeout=60) as answer:
                 return float(re.findall(r"^leco_learner_updates_total (.*)$", answer.read().decode(), re.MULTILINE)[0])
 
         learner.until(lambda: updates() > 3, 60)

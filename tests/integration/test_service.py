@@ -64,7 +64,7 @@ def count(
     channel: grpc.Channel, sequence: int, codes: str, *, episode: str = "e", final: bool = False
 ) -> tuple[Status, list[int]]:
     sent = request(sequence, codes, episode=episode, final=final)
-    return read(hash_count_pb2_grpc.HashCountServiceStub(channel).Count(sent, timeout=10))
+    return read(hash_count_pb2_grpc.HashCountServiceStub(channel).Count(sent, timeout=60))
 
 
 def read(response: hash_count_pb2.CountResponse) -> tuple[Status, list[int]]:
@@ -80,7 +80,7 @@ def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
 
 def health(channel: grpc.Channel, service: str) -> int:
     stub: Any = health_pb2_grpc.HealthStub(channel)  # whose annotations forget its methods
-    return int(stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10).status)
+    return int(stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=60).status)
 
 
 def watch(channel: grpc.Channel) -> Any:
@@ -299,18 +299,18 @@ def test_the_metrics_of_run_wide_counts() -> None:
     ):
         stub = hash_count_pb2_grpc.HashCountServiceStub(channel)
         sent = request(0, "".join(map(chr, range(100))), episode="a")
-        stub.Count(sent, timeout=10)
+        stub.Count(sent, timeout=60)
         assert service.metrics()["leco_hashcount_store_round_trip_seconds_count"] == 1
         assert service.metrics()["leco_hashcount_new_run_codes_total"] == 0
         sent.episodes[0].episode_id, sent.run_wide = "b", True
-        answer = stub.Count(sent, timeout=10)
+        answer = stub.Count(sent, timeout=60)
         assert np.frombuffer(answer.run_counts, "<u4").tolist() == [1] * 100
         values = service.metrics()
         assert values["leco_hashcount_store_round_trip_seconds_count"] == 3, "a second one for the run's table"
         assert values["leco_hashcount_new_run_codes_total"] == 16, "one in each part of the table"
         assert values["leco_hashcount_unstored_run_codes_total"] == 84
         sent.episodes[0].episode_id = "c"
-        again = np.frombuffer(stub.Count(sent, timeout=10).run_counts, "<u4").tolist()
+        again = np.frombuffer(stub.Count(sent, timeout=60).run_counts, "<u4").tolist()
         assert sorted(again) == [1] * 84 + [2] * 16
         assert service.metrics()["leco_hashcount_unstored_run_codes_total"] == 2 * 84
 
@@ -500,7 +500,7 @@ def start(*flags: str) -> subprocess.CompletedProcess[str]:
 def accepts_connections(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=10).close()
+        socket.create_connection((host, int(port)), timeout=60).close()
     except OSError:
         return False
     return True
@@ -531,7 +531,7 @@ def watch_without_reading(address: str) -> Iterator[None]:
     no_window = frame(4, 0, 0, struct.pack(">HI", 4, 0))  # SETTINGS: SETTINGS_INITIAL_WINDOW_SIZE = 0
     call = frame(1, 4, 1, block) + frame(0, 1, 1, b"\0" + struct.pack(">I", len(message)) + message)
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + no_window + call)
         received = b""
         while b"application/grpc" not in received:  # the server's headers: it is about to send the first state

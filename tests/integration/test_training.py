@@ -209,7 +209,7 @@ def test_a_learner_that_is_killed_goes_on_from_its_checkpoint_and_the_actor_heal
 
         second.terminate()
         assert second.wait(PATIENCE) == 0
-        assert second.logged()[-1]["event"] == "stopped"
+        assert "stopped" in [line["event"] for line in second.logged()]
         assert checkpoints(run)[-1] >= saved + 5
         assert increases(run)
 
@@ -226,7 +226,7 @@ def test_a_new_actor_takes_over_from_one_that_was_killed_and_training_ends(tmp_p
         stack.enter_context(actor(service.address))
         assert service.wait(PATIENCE) == 0
         assert checkpoints(run)[-1] == count
-        assert service.logged()[-1]["event"] == "stopped"
+        assert "stopped" in [line["event"] for line in service.logged()]
 
 
 def test_a_learner_that_shall_wait_when_it_is_done_serves_until_it_is_asked_to_stop(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_an_actor_without_learner_and_counts_stops_when_the_time_for_draining_is
         begin = time.monotonic()
         assert one.wait(PATIENCE) == 0
         assert time.monotonic() - begin < COUNT_PATIENCE_SECONDS / 2
-        assert one.logged()[-1]["event"] == "stopped"
+        assert "stopped" in [line["event"] for line in one.logged()]
 
 
 def test_an_actor_that_is_asked_to_stop_first_sends_what_it_has_played(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_an_actor_that_is_asked_to_stop_first_sends_what_it_has_played(tmp_path:
         finally:
             os.kill(service.pid, signal.SIGCONT)
         assert one.wait(PATIENCE) == 0
-        assert one.logged()[-1]["event"] == "stopped"
+        assert "stopped" in [line["event"] for line in one.logged()]
         assert not [line for line in one.logged() if line["event"].startswith("ended before")]
         until(lambda: service.metrics()["leco_learner_queue_trajectories"] == 0, PATIENCE)
         taken = int(service.metrics()["leco_learner_trajectories_taken_total"])
@@ -305,7 +305,7 @@ def test_an_actor_that_is_asked_to_stop_first_sends_what_it_has_played(tmp_path:
 
         service.terminate()  # nothing comes any more, and the last checkpoint is some updates old
         assert service.wait(PATIENCE) == 0
-        assert service.logged()[-1]["event"] == "stopped"
+        assert "stopped" in [line["event"] for line in service.logged()]
         assert checkpoints(tmp_path / "run")[-1] == taken // SMALL["learner.batch_size"]
 
 

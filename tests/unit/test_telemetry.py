@@ -149,12 +149,12 @@ def taken_port() -> Iterator[int]:
 def test_metrics_are_served_until_they_are_stopped(registry: CollectorRegistry) -> None:
     port, stop = serve_metrics(registry, host="127.0.0.1", port=0)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
             assert "\nleco_test_things_total 3.0\n" in page.read().decode()
     finally:
         stop()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), timeout=10)
+        socket.create_connection(("127.0.0.1", port), timeout=60)
     port_again, stop = serve_metrics(registry, host="127.0.0.1", port=port)
     stop()
     assert port_again == port
