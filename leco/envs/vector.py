@@ -19,7 +19,7 @@ class Steps(NamedTuple):
     observation_EO          uint8    [E, O...]  what the agent sees next; where an episode ended, the first observation of
                                                 the next one
     reward_E                float32  [E]        the task's own reward
-    ended_E                 bool     [E]        the episode is over: solved, lost or out of time, which are ends alike
+    done_E                  bool     [E]        the episode is over: solved, lost or out of time, which are ends alike
     success_E               bool     [E]        the task calls the episode that ended solved; false elsewhere
     terminal_observation_FO uint8    [F, O...]  the observation in which each episode really ended, in the order of the
                                                 environments

@@ -20,7 +20,7 @@ from leco.algo.losses import (
     value_loss,
 )
 from leco.algo.optim import adam, adam_jacobian_diag, adam_preconditioner, clip, clip_vjp
-from leco.learning.policy_pass import cut, cut_batch, reuse_of, run_some
+from leco.learning.policy_pass import cut, cut_batch, run_some
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -111,17 +111,17 @@ class PolicyUpdate(NamedTuple):
     target_TB: Tensor
 
 
-def policy_step(given: StepInput, rollout: Rollout, vtrace_ei: VTrace, log_mu_TB: Tensor) -> PolicyUpdate:
+def policy_step(
+    given: StepInput, rollout: Rollout, vtrace_ei: VTrace, log_pi_TB: Tensor, log_mu_TB: Tensor
+) -> PolicyUpdate:
     """Eq. 3: theta -> theta' on the advantages of r.
 
     rollout    what the policy says of the batch
     vtrace_ei  advantages and value targets of r
-    log_mu_TB  of the actions taken, by the policy that acted
+    log_pi_TB, log_mu_TB   of the actions taken, by the policy that learns and by the one that acted
     """
-    batch, config, state = given.batch, given.config, given.state
-    reuse = reuse_of(config, len(batch.action_TB))
+    batch, config, state, reuse = given.batch, given.config, given.state, given.reuse
     advantage_TB = standardize(vtrace_ei.advantage_TB) if config.normalize_advantages else vtrace_ei.advantage_TB
-    log_pi_TB = log_prob(rollout.logits_TBA, batch.action_TB)
     learned = (batch.action_TB, log_pi_TB, log_mu_TB, advantage_TB, vtrace_ei.target_TB, vtrace_ei.rho_TB)
     targets = Targets(*(cut(each.detach(), reuse.sequence_length) for each in learned))
     data = PolicyBatch(cut_batch(batch, given.unique, rollout, reuse.sequence_length), targets, given.unique)

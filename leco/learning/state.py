@@ -15,6 +15,7 @@ from leco.algo.optim import AdamState, init_adam
 if TYPE_CHECKING:
     from leco.algo.dedup import Distinct
     from leco.config.training import TrainingConfig
+    from leco.learning.policy_pass import Reuse
     from leco.methods.table import Method
     from leco.models.intrinsic import Intrinsic
     from leco.models.policy import Policy
@@ -35,7 +36,7 @@ class Batch(NamedTuple):
     previous_reward_B     [B]
     core_state            the policy's recurrent state before the unroll
     count_TB              integers [T, B], at least 1; None if the method does not count
-    cut_TB                bool [T, B], the action was the last before the time limit, without success; None if none was
+    truncated_TB          bool [T, B], the action was the last before the time limit, without success; None if none was
     terminal_observation_FO   uint8 [F, O...], the true last observations of the F episodes that ended, by time and then by
                           unroll; None if the method does not look at them
     run_count_TB          integers [T, B], at least 1, over the whole run; None if they are not counted
@@ -73,6 +74,7 @@ class StepInput(NamedTuple):
     networks, state, batch, method, config   as of `update`
     theta   the policy's parameters, as leaves
     unique  the distinct observations of the batch: each network looks at each one once
+    reuse   in which sequences the policy learns from it, and how often
     """
 
     networks: Networks
@@ -82,6 +84,7 @@ class StepInput(NamedTuple):
     config: TrainingConfig
     theta: Params
     unique: Distinct
+    reuse: Reuse
 
 
 class TrainingState(NamedTuple):

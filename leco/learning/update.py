@@ -61,7 +61,7 @@ def update(
     config = at_frame(config, state.updates * batch.action_TB.numel())
     theta, reuse = leaves(state.policy), reuse_of(config, len(batch.action_TB))
     unique = distinct(batch.observation_TBO.flatten(0, 1))
-    given = StepInput(networks, state, batch, method, config, theta, unique)
+    given = StepInput(networks, state, batch, method, config, theta, unique, reuse)
 
     intrinsic = begin_intrinsic(given, when_hashed)  # z_e and the hash's loss: eq. 2
     with torch.set_grad_enabled(reuse.single_pass):  # several epochs go through the batch again
@@ -74,11 +74,11 @@ def update(
     )
 
     log_mu_TB = log_prob(batch.behaviour_logits_TBA, batch.action_TB)
-    log_rho_TB = (log_prob(rollout.logits_TBA, batch.action_TB) - log_mu_TB).detach()
-    trace = partial(_vtrace, batch=batch, log_rho_TB=log_rho_TB, config=config)
+    log_pi_TB = log_prob(rollout.logits_TBA, batch.action_TB)
+    trace = partial(_vtrace, batch=batch, log_rho_TB=(log_pi_TB - log_mu_TB).detach(), config=config)
     vtrace_ei = trace(rewards.reward_TB, rollout.value_TB)  # advantages and value targets of r
     vtrace_ei = novelty.add_adversary_bonus(vtrace_ei, config.reward_scale * config.agac_coef * (1 - progress))
-    policy = policy_step(given, rollout, vtrace_ei, log_mu_TB)  # theta': eq. 3
+    policy = policy_step(given, rollout, vtrace_ei, log_pi_TB, log_mu_TB)  # theta': eq. 3
     on_policy(policy.step.parameters)
 
     outer = outer_objective(given, policy, heads, partial(trace, rewards.r_e_TB))  # L_out: eq. 4; and V^e's loss

@@ -39,14 +39,14 @@ class Intrinsic(nn.Module):
         features: F.
         hidden: Units of the layer before each of the two.
         actions: A.
-        told_novelty: Whether the modulator is told r_ep.
+        condition_on_novelty: Whether the modulator is told r_ep.
     """
 
     def __init__(self, features: int, hidden: int, *, actions: int, condition_on_novelty: bool) -> None:
         super().__init__()
         self._features = features
         self._actions = actions
-        self._told_novelty = condition_on_novelty
+        self._condition_on_novelty = condition_on_novelty
         self.modulator_in = nn.Linear(features, hidden)
         self.modulator_out = nn.Linear(hidden + actions + condition_on_novelty, actions)
         self.value_head = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 1))
@@ -83,8 +83,8 @@ class Intrinsic(nn.Module):
             [N, A], the scores before tanh.
         """
         self._check_features(z_UF)
-        if (novelty_N is not None) != self._told_novelty:
-            raise ValueError(f"this modulator is {'' if self._told_novelty else 'not '}told the novelty")
+        if (novelty_N is not None) != self._condition_on_novelty:
+            raise ValueError(f"this modulator is {'' if self._condition_on_novelty else 'not '}told the novelty")
         hidden = functional.relu(self.modulator_in(z_UF))
         if index_N is not None:
             hidden = hidden.index_select(0, index_N)
@@ -116,7 +116,7 @@ class HashModule(Intrinsic):
         bottleneck: Between the two.
         size: Height and width of z_e.
         actions: A.
-        told_novelty: Whether the modulator is told r_ep.
+        condition_on_novelty: Whether the modulator is told r_ep.
     """
 
     bottleneck: VectorQuantizer | LSHBottleneck
@@ -180,7 +180,7 @@ class FeatureModule(Intrinsic):
         features: Observations [N, O...] -> [N, F]; and how often each occurs, for batch norms.
         width: F.
         actions: A.
-        told_novelty: Whether the modulator is told r_ep.
+        condition_on_novelty: Whether the modulator is told r_ep.
     """
 
     def __init__(self, features: nn.Module, width: int, *, actions: int, condition_on_novelty: bool = False) -> None:
@@ -253,7 +253,7 @@ def minigrid_intrinsic(
         actions: A.
         hash_size: Where codes are not of that size. z_e of h x w is made from a picture of 4h x 4w.
         bits: Whether the hash is AE-LSH instead of VQ.
-        told_novelty: Whether the modulator is told r_ep.
+        condition_on_novelty: Whether the modulator is told r_ep.
     """
     given = hash_size or HashConfig()
     size = given.size or (3, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import threading
 import time
 from collections import deque
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch.utils.tensorboard.writer import SummaryWriter
 
+from leco.checkpoint.atomic_file import atomic_write
 from leco.report.metrics import RECENT_EPISODES
 
 if TYPE_CHECKING:
@@ -106,12 +108,11 @@ class MetricsLogger:
 
     def _begin(self, rows: Sequence[Mapping[str, str]]) -> None:
         """Writes the file anew, with these lines, and opens it for more."""
-        temporary = self._path.with_suffix(".new")
-        with temporary.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self._columns)
-            writer.writeheader()
-            writer.writerows(rows)
-        temporary.replace(self._path)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, self._columns)
+        writer.writeheader()
+        writer.writerows(rows)
+        atomic_write(self._path, text.getvalue().encode())
         self._file = self._path.open("a", newline="")
         self._writer = csv.DictWriter(self._file, self._columns)
 
