@@ -1,5 +1,5 @@
-"""The hashes beside VQ: an autoencoder's rounded bottleneck projected to bits (AE-LSH), plain downsampling (DSC), whole
-observations (exact) and, for MiniGrid, the objects in view.
+"""The hashes beside VQ: an autoencoder's rounded bottleneck projected to bits (AE-LSH), plain downsampling (DSC) and whole
+observations (exact).
 
 Like `leco.algo.quantize.code_bytes` they give fixed-width bytes, equal for equal observations.
 
@@ -35,10 +35,10 @@ def lsh_code(bottleneck_NF: Tensor, projection_PF: Tensor) -> Tensor:
         )
     # In float64, where sums of so few numbers are exact enough that no sign depends on the size of the batch.
     bits_NP = (bottleneck_NF.round().double() @ projection_PF.double().T) >= 0
-    return _packed(bits_NP)
+    return pack_bits(bits_NP)
 
 
-def _packed(bits_NP: Tensor) -> Tensor:
+def pack_bits(bits_NP: Tensor) -> Tensor:
     """Bits, eight to a byte, the first one lowest: uint8 [N, ceil(P/8)]."""
     bytes_ = -(-bits_NP.shape[1] // 8)
     padded_N8 = bits_NP.new_zeros(len(bits_NP), bytes_ * 8)
@@ -91,33 +91,3 @@ def exact_code(observation_NO: Tensor) -> Tensor:
         )
     words_NW = as_words(observation_NO)
     return torch.stack([hash_words(words_NW, salt) for salt in (0, 1)], 1).view(torch.uint8)
-
-
-OBJECT_CODE_WIDTH = 35
-
-
-def objects_code(observation_NHWC: Tensor) -> Tensor:
-    """Which objects a view of MiniGrid shows, wherever they are, and what the agent carries: uint8 [N, 35].
-
-    A bit for each of the 264 (object, colour, state), set if it is in view; walls, floors and what cannot be seen are no objects.
-    Two bytes say what is in the agent's own cell, which is what it carries.
-
-    observation_NHWC  uint8 [N, 7, 7, 3]
-    """
-    if observation_NHWC.ndim != 4 or observation_NHWC.shape[1:] != (7, 7, 3):
-        raise ValueError(f"observation_NHWC has shape {tuple(observation_NHWC.shape)}, expected [N, 7, 7, 3]")
-    object_NC, colour_NC, state_NC = observation_NHWC.flatten(1, 2).long().unbind(-1)
-    token_NC = (object_NC * 6 + colour_NC) * 4 + state_NC
-    carried_N = token_NC[:, _AGENT]
-    is_object_NC = object_NC > _FLOOR
-    is_object_NC[:, _AGENT] = False
-    # One column more, for all that is no object.
-    seen_NP = torch.zeros(len(token_NC), _TOKENS + 1, dtype=torch.bool, device=token_NC.device)
-    seen_NP.scatter_(1, torch.where(is_object_NC, token_NC, _TOKENS), value=True)
-    carried_N2 = torch.stack([carried_N // 256, carried_N % 256], 1).to(torch.uint8)
-    return torch.cat([_packed(seen_NP[:, :_TOKENS]), carried_N2], 1)
-
-
-_AGENT = 3 * 7 + 6  # its own cell, in the middle of the last row of the view
-_FLOOR = 3  # MiniGrid's numbers: 0 unseen, 1 empty, 2 wall, 3 floor; objects after them
-_TOKENS = 11 * 6 * 4

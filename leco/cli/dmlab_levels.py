@@ -9,6 +9,7 @@ import structlog
 
 from leco.config.toml import parse
 from leco.envs.dmlab.environment import Machine
+from leco.envs.dmlab.family import FAMILY
 from leco.envs.dmlab.levels import compile_levels
 from leco.envs.registry import find_task
 from leco.telemetry.logging import configure_logging
@@ -60,7 +61,7 @@ def warm_up(experiment: str, machine: Machine, part: int, parts: int) -> int:
         ValueError: there is nothing that could be done; the message says why.
     """
     task = find_task(parse(experiment).task)
-    if task.simulator != "dmlab":
+    if task not in FAMILY.tasks:
         raise ValueError(f"{task.name} is no task of DeepMind Lab: it has no levels to compile")
     if machine.cache is None:
         raise ValueError("LECO_DMLAB_CACHE is off: what is compiled would not be kept")

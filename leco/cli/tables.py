@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from leco.envs.registry import TASKS
+from leco.envs.registry import FAMILIES, TASKS
 from leco.methods.table import METHODS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_OTHER_SIMULATORS = {"dmlab": "DeepMind Lab", "vizdoom": "ViZDoom"}
 
 
 def tasks(_arguments: Sequence[str]) -> None:
@@ -19,12 +17,9 @@ def tasks(_arguments: Sequence[str]) -> None:
     rows = [(t.name, f"{t.max_steps}", f"{t.gamma:g}", t.description) for t in TASKS.values()]
     print_table(("task", "actions", "gamma", "what has to be done"), rows)
     sys.stdout.write("\n")
-    for simulator, title in _OTHER_SIMULATORS.items():
-        names = ", ".join(t.name for t in TASKS.values() if t.simulator == simulator)
-        sys.stdout.write(f"Played by {title}: {names}.\n")
-    sys.stdout.write(
-        "Played by MiniGrid: all others. Any other id that it registers works too, for example MiniGrid-LavaGapS7-v0.\n"
-    )
+    for family in FAMILIES.values():
+        more = f", and any other id that it registers, for example {family.example}" if family.other else ""
+        sys.stdout.write(f"Played by {family.title}: {', '.join(task.name for task in family.tasks)}{more}.\n")
 
 
 def methods(_arguments: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from leco.config.training import HashConfig, TrainingConfig
 from leco.envs.registry import find_task
 from leco.methods.table import Hash, Method, find_method
+from leco.models.kinds.table import KINDS, find_kind
 
 
 class ConfigError(ValueError):
@@ -83,6 +84,7 @@ class Experiment:
     """
 
     task: str
+    training: TrainingConfig
     method: str = "leco"
     seed: int = 1
     frames: int = 5_000_000
@@ -90,7 +92,6 @@ class Experiment:
     actors: ActorConfig = field(default_factory=ActorConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     network: Network = field(default_factory=Network)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
     hash: HashConfig = field(default_factory=HashConfig)
 
 
@@ -245,13 +246,15 @@ def _check_hash(experiment: Experiment) -> None:
             f"hash.{given[0]} is {getattr(size, given[0])}, but the hash {method.hash.value} has no size: leave it out, or "
             "choose another hash.kind"
         )
-    pixels = find_task(experiment.task).observation_shape != (7, 7, 3)
-    if pixels and method.hash is Hash.OBJECTS:
+    kind = find_kind(find_task(experiment.task).observation_shape)
+    if method.hash is Hash.OBJECTS and not kind.has_objects:
+        countable = " and ".join(each.title for each in KINDS if each.has_objects)
         raise ConfigError(
-            f"{experiment.task} shows pixels, and objects are counted in views of MiniGrid: choose another method or hash.kind"
+            f"{experiment.task} shows {kind.title}, and objects are counted in {countable}: choose another method or hash.kind"
         )
-    if size.size is not None and pixels and method.learns_hash and size.size not in ((2, 3), (4, 6)):
-        raise ConfigError(f"hash.size is {list(size.size)}, expected [2, 3] or [4, 6] for a learned hash of pixels")
+    if size.size is not None and method.learns_hash and size.size not in (kind.hash_sizes or (size.size,)):
+        expected = " or ".join(str(list(each)) for each in kind.hash_sizes or ())
+        raise ConfigError(f"hash.size is {list(size.size)}, expected {expected} for a learned hash of {kind.title}")
     if experiment.training.run_count_weight > 0 and method.novelty != "count":
         raise ConfigError(
             f"training.run_count_weight is {experiment.training.run_count_weight}, expected 0 for method {method.name}: "

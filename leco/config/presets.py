@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-# MiniGrid, for 0.1 to 20 million frames on a few processors, where the paper has 200 million on two GPUs. A batch is learned
+if TYPE_CHECKING:
+    from leco.methods.table import Method
+    from leco.models.kinds.table import Kind
+
+# For 0.1 to 20 million frames on a few processors, where the paper has 200 million on two GPUs. A batch is learned
 # from in epochs of minibatches (PPO), by a policy a quarter as wide; actors wait for the update that their unrolls serve, so that
 # nothing is off policy. Rewards are scaled up so that the value is learned at all; an episode that its time limit cuts off goes
 # on in its value; a first visit is paid and no other, less the mean of that, so that going on is not worth more than the goal.
-# How each number was chosen is in docs/results.
+# How each number was chosen is in docs/results. A kind of observation may have another one (leco/models/kinds/table.py), and a
+# method what is its own (leco/methods/table.py).
 LAPTOP = """\
 [actors]
 num_envs = 32
@@ -54,53 +59,17 @@ modulator_learning_rate = 1e-3
 decoder_samples = 96
 """
 
-# What a method has of its own in it: alpha, chosen by one search for all (docs/methods.md), and LECO's hash.
-LAPTOP_METHODS = {
-    "leco": """\
-training.alpha = 0.015
-hash.kind = "exact"
-""",
-    "exact": "training.alpha = 0.0075",
-    "objects": "training.alpha = 0.0075",
-    "dsc": "training.alpha = 0.064",
-    "ae-lsh": "training.alpha = 0.016",
-    "vq-only": "training.alpha = 0.016",
-    "leco-ae-lsh": "training.alpha = 0.064",
-    "leco-naive": "training.alpha = 0.064",
-    "lirpg": "training.alpha = 0.064",
-    "noveld": "training.alpha = 0.004",
-    "rnd": "training.alpha = 0.064",
-    "ride": "training.alpha = 0.001",
-    "agac": "training.alpha = 0.016",
-}
-
-# Pixels, for as few frames: V-trace in a single pass. Steps are large and have no momentum, so that delay does not make them
-# unstable; the modulator learns slowly, so that the first few successes make it no superstition; the decoder learns from a
-# sample.
-LAPTOP_PIXELS = """\
-[training]
-policy_learning_rate = 5e-4
-policy_betas = [0.0, 0.99]
-vtrace_lambda = 0.95
-reward_scale = 20
-bootstrap_on_truncation = true
-entropy_cost = 0.01
-modulator_learning_rate = 3e-5
-inner_loss = "full"
-decoder_samples = 96
-"""
-
 PRESETS = ("laptop", "paper")  # paper: the defaults of the settings themselves
 
 
-def with_preset(table: dict[str, Any], name: object, *, method: str, grid: bool) -> dict[str, Any]:
+def with_preset(table: dict[str, Any], name: object, *, method: Method, kind: Kind) -> dict[str, Any]:
     """An experiment's table on top of a preset.
 
     Args:
         table: The experiment, as far as it says something.
         name: Of the preset.
         method: The experiment's.
-        grid: Whether its task has views of MiniGrid.
+        kind: Of its observations.
 
     Raises:
         ValueError: there is no such preset.
@@ -111,10 +80,9 @@ def with_preset(table: dict[str, Any], name: object, *, method: str, grid: bool)
         raise ValueError(f"preset is {name!r}; {hint}")
     if name == "paper":
         return table
-    layers = (LAPTOP, LAPTOP_METHODS.get(method, "")) if grid else (LAPTOP_PIXELS,)
-    below: dict[str, Any] = {}
-    for layer in layers:
-        below = _merged(below, tomllib.loads(layer))
+    below = tomllib.loads(LAPTOP if kind.laptop is None else kind.laptop)
+    if kind.laptop is None:
+        below = _merged(below, tomllib.loads(method.laptop))
     return _merged(below, table)
 
 

@@ -26,6 +26,7 @@ from leco.config.experiment import ConfigError, Experiment, check
 from leco.config.presets import with_preset
 from leco.envs.registry import find_task
 from leco.methods.table import find_method
+from leco.models.kinds.table import find_kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,18 +53,18 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
         raise ConfigError('task is missing: name what is to be solved, for example task = "KeyCorridorS3R3"')
     try:
         task, method = find_task(str(table["task"])), find_method(str(table.get("method", "leco")))
-        grid = task.observation_shape == (7, 7, 3)
+        kind = find_kind(task.observation_shape)
         if "preset" in table:
-            table = with_preset(table, table.pop("preset"), method=method.name, grid=grid)
+            table = with_preset(table, table.pop("preset"), method=method, kind=kind)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     table |= {"task": task.name, "method": method.name}
     training = table.setdefault("training", {})
     if isinstance(training, dict):
         training.setdefault("gamma", task.gamma)
-        training.setdefault("alpha", method.alphas[not grid])
+        training.setdefault("alpha", method.alpha_of(kind.name))
         training.setdefault("novelty_learning_rate", method.novelty_learning_rate)
-        training.setdefault("reward_shaping", "soft-asymmetric" if task.simulator == "dmlab" else "none")
+        training.setdefault("reward_shaping", task.reward_shaping)
     experiment: Experiment = _read(Experiment, table, "")
     check(experiment)
     return experiment

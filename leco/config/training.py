@@ -6,9 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
-    """The numbers of an update, with the paper's values for MiniGrid.
+    """The numbers of an update, with the paper's values. Those without a default have that of the task or of the method.
+
+    gamma       the discount; the task's
+    alpha       the weight of the intrinsic reward, r = r_e + alpha r_i; the method's
 
     entropy_cost, entropy_cost_end, entropy_cost_anneal   what a nat of the policy's entropy is worth: `entropy_cost` up to the
                 first of two numbers of frames, `entropy_cost_end` from the second on, and on a straight line between them. A hard
@@ -28,10 +31,11 @@ class TrainingConfig:
                 in the batch, what `lambda` says it should weigh against 1, and cannot drown a novelty that has become small
     run_count_weight   the share w of the run-wide count: r_ep = (1 - w) / sqrt(N in the episode) + w / sqrt(N in the run);
                 0 asks the hash-count service for no run-wide counts
-    novelty_learning_rate   of the networks that only a novelty needs: RND's predictor, RIDE's dynamics, AGAC's adversary
+    novelty_learning_rate   of the networks that only a novelty needs: RND's predictor, RIDE's dynamics, AGAC's adversary;
+                the method's
     agac_coef   AGAC's c, what an action that the adversary does not foresee is worth; falls to 0 in the course of the run
     reward_shaping   what the learner makes of the task's rewards before all else; episodes are reported with the task's own.
-                soft-asymmetric: 5 tanh(r / 5), times 0.3 where it is negative, as IMPALA on DMLab
+                soft-asymmetric: 5 tanh(r / 5), times 0.3 where it is negative, as IMPALA on DMLab. The task's
     max_gradient_norm   the policy's gradient is scaled down to this norm where it is larger; None never does
     decoder_samples   how many observations of a batch the decoder learns from, drawn by how often each occurs; None for all
     epochs, minibatches   how often a batch is learned from, and in how many parts each time, at most one a sequence: PPO's
@@ -50,8 +54,10 @@ class TrainingConfig:
                 The modulator learns from V^e's advantages, and those of a V^e that knows nothing are noise
     """
 
-    gamma: float = 0.99
-    alpha: float = 0.01
+    gamma: float
+    alpha: float
+    novelty_learning_rate: float
+    reward_shaping: Literal["none", "soft-asymmetric"]
     lambda_: float = 0.5
     entropy_cost: float = 5e-4
     entropy_cost_end: float | None = None
@@ -67,9 +73,7 @@ class TrainingConfig:
     eps: float = 1e-6
     adaptive_lambda: bool = False
     run_count_weight: float = 0.0
-    novelty_learning_rate: float = 1e-4
     agac_coef: float = 4e-4
-    reward_shaping: Literal["none", "soft-asymmetric"] = "none"
     inner_loss: Literal["policy-gradient", "full"] = "policy-gradient"
     max_gradient_norm: float | None = None
     decoder_samples: int | None = None

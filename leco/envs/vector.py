@@ -44,11 +44,11 @@ class VectorEnv(Protocol):
         """O..., the shape of one observation."""
 
     @property
-    def actions(self) -> int:
+    def num_actions(self) -> int:
         """How many actions the task has; they are 0, 1, 2, ..."""
 
     @property
-    def environments(self) -> int:
+    def num_envs(self) -> int:
         """E, how many environments there are."""
 
     def reset(self, seed: int | None = None) -> npt.NDArray[np.uint8]:
@@ -65,7 +65,7 @@ class VectorEnv(Protocol):
         """Takes one action in each environment.
 
         Args:
-            action_E: integers [E] from 0 to `actions` - 1.
+            action_E: integers [E] from 0 to `num_actions` - 1.
 
         Raises:
             ValueError: the actions have another shape, are no integers or out of range; nothing has been stepped.
@@ -78,7 +78,7 @@ class VectorEnv(Protocol):
 
 def dropped_now(env: VectorEnv) -> npt.NDArray[np.bool_]:
     """bool [E], whether the episode that ended in the last step was given up because its engine failed, where engines can."""
-    dropped_E: npt.NDArray[np.bool_] = getattr(env, "dropped_E", np.zeros(env.environments, np.bool_))
+    dropped_E: npt.NDArray[np.bool_] = getattr(env, "dropped_E", np.zeros(env.num_envs, np.bool_))
     return dropped_E
 
 
@@ -95,22 +95,22 @@ def checked_seed(seed: int) -> int:
     return int(seed)
 
 
-def checked_environments(environments: int) -> int:
+def checked_num_envs(num_envs: int) -> int:
     """The number of environments, if it is one."""
-    if environments < 1:
-        raise ValueError(f"there must be at least 1 environment, not {environments}")
-    return environments
+    if num_envs < 1:
+        raise ValueError(f"there must be at least 1 environment, not {num_envs}")
+    return num_envs
 
 
-def checked_actions(action_E: npt.ArrayLike, environments: int, actions: int) -> npt.NDArray[np.int64]:
+def checked_actions(action_E: npt.ArrayLike, num_envs: int, num_actions: int) -> npt.NDArray[np.int64]:
     """The actions as int64 [E], or a ValueError that says what is wrong with them."""
     array = np.asarray(action_E)
-    if array.shape != (environments,):
-        raise ValueError(f"actions have shape {list(array.shape)}, expected [{environments}], one for each environment")
+    if array.shape != (num_envs,):
+        raise ValueError(f"actions have shape {list(array.shape)}, expected [{num_envs}], one for each environment")
     if array.dtype.kind not in "iu":
         raise ValueError(f"actions must be integers, not {array.dtype}")
     # Seen as unsigned numbers, negative ones are too large as well: one comparison finds both.
-    if (array.astype(np.uint64) >= actions).any():
-        e = int(np.argmax((array < 0) | (array >= actions)))
-        raise ValueError(f"action {array[e]} of environment {e} is not one of 0 to {actions - 1}")
+    if (array.astype(np.uint64) >= num_actions).any():
+        e = int(np.argmax((array < 0) | (array >= num_actions)))
+        raise ValueError(f"action {array[e]} of environment {e} is not one of 0 to {num_actions - 1}")
     return array.astype(np.int64)

@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from leco.config.experiment import method_of
-from leco.envs.registry import Task, find_task
+from leco.envs.registry import family_of, find_task
 from leco.evaluation.recording import Episode, Facts, Recording
 from leco.evaluation.scoring import EpisodeScorer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from leco.envs.task import Task
     from leco.evaluation.rollout import Played
     from leco.evaluation.trained import Trained
-
-PIXEL_EPISODES = 2  # of an evaluation that are recorded, where an observation is a picture: one takes up to 75 MB
 
 
 def recorded_episodes(task: Task, episodes: int) -> int:
     """How many of the episodes of an evaluation are recorded, the first ones."""
-    return episodes if task.simulator == "minigrid" else min(episodes, PIXEL_EPISODES)
+    return min(episodes, family_of(task).max_recorded or episodes)
 
 
 def make_recording(
@@ -37,14 +36,13 @@ def make_recording(
         method_of(experiment),
         experiment.training,
         observation_shape=task.observation_shape,
-        hash_size=experiment.hash,
+        hash_config=experiment.hash,
     )
     facts = Facts(
         run=run,
         task=task.name,
-        simulator=task.simulator,
         method=experiment.method,
-        actions=_action_names(task),
+        actions=task.action_names or tuple(f"action {n}" for n in range(task.num_actions)),
         updates=trained.updates,
         frames=int(trained.facts.get("frames", 0)),
         checkpoint=checkpoint,
@@ -86,11 +84,8 @@ class _Scenes:
     """Where the agent was, and what the level looked like; -1 and nothing where there is no grid."""
 
     def __init__(self, task: Task) -> None:
-        self._replayer = None
-        if task.simulator == "minigrid":
-            from leco.envs.minigrid.replay import Replayer  # noqa: PLC0415  # MiniGrid only where it is played
-
-            self._replayer = Replayer(task)
+        replayer = family_of(task).replayer
+        self._replayer = replayer(task) if replayer is not None else None
 
     def of(self, played: Played) -> tuple[np.ndarray, ...]:
         if self._replayer is not None:
@@ -98,11 +93,3 @@ class _Scenes:
         nowhere = np.full(len(played.observations), -1)
         kinds = (np.int16, np.int16, np.int8, np.int32)
         return *(nowhere.astype(kind) for kind in kinds), np.zeros((0, 0, 0, 3), np.uint8)
-
-
-def _action_names(task: Task) -> tuple[str, ...]:
-    if task.simulator != "minigrid":
-        return tuple(f"action {n}" for n in range(task.actions))
-    from minigrid.core.actions import Actions  # noqa: PLC0415  # see above
-
-    return tuple(each.name for each in Actions)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-FORMAT = 1
+FORMAT = 2
 FOLDER = "recordings"  # in a run's
 MAX_BYTES = 2**31  # of all arrays of a file together
 
@@ -70,7 +70,7 @@ class Facts:
     """What was played, and by what.
 
     run         the name of the run's folder
-    task, simulator, method   by name
+    task, method   by name
     actions     what the actions are called
     updates, frames   how long the policy had been trained
     checkpoint  newest, best, a share such as 50%, or a file
@@ -81,7 +81,6 @@ class Facts:
 
     run: str
     task: str
-    simulator: str
     method: str
     actions: tuple[str, ...]
     updates: int

@@ -10,19 +10,18 @@ import numpy as np
 import torch
 
 from leco.algo.sampling import sample_action
-from leco.envs.registry import make
+from leco.envs.registry import family_of, make
 from leco.envs.vector import dropped_now, episode_seed
 from leco.models.fused_step import make_step_fn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from leco.envs.registry import Task
+    from leco.envs.task import Task
     from leco.envs.vector import Steps, VectorEnv
     from leco.models.policy import Policy
 
 FRESH = 1 << 40  # seeds from here on; training has others
-ENGINES = 8  # at a time, where each environment is a process
 PATIENCE = 10  # dropped episodes beyond as many as were asked for
 
 
@@ -90,7 +89,7 @@ def evaluate(
 ) -> Result:
     """Plays episodes, how many in which environment being settled before, so that short ones are not preferred.
 
-    MiniGrid has an environment for each. Of other simulators at most ENGINES run, and the first episodes of each count, as many
+    There is an environment for each, or as many as the family plays side by side; then the first episodes of each count, as many
     in all as were asked for. One that was dropped because its engine failed is not counted: its environment plays one more.
 
     Raises:
@@ -98,14 +97,15 @@ def evaluate(
         ValueError: the task cannot be played here.
     """
     keeper = keeper or Keeper(0)
-    count = episodes if task.simulator == "minigrid" else min(episodes, ENGINES)
+    family = family_of(task)
+    count = min(episodes, family.max_envs or episodes)
     returns_N, lengths_N = np.zeros(episodes), np.zeros(episodes, np.int64)
     solved_N, dropped = np.zeros(episodes, bool), 0
     with closing(make(task, count, FRESH + seed)) as env:
         now_E = np.arange(count)  # episode k of environment e is number k x count + e
         first_EO = env.reset()
-        # Only MiniGrid's levels can be made again, and there each environment plays one.
-        seeds_E = [episode_seed(FRESH + seed, e, 0) if task.simulator == "minigrid" else 0 for e in range(count)]
+        # Levels that can be made again are known by their seed; each environment plays one.
+        seeds_E = [episode_seed(FRESH + seed, e, 0) if family.replayer else 0 for e in range(count)]
         for e in range(count):
             keeper.begin(e, seeds_E[e], first_EO[e])
         random = torch.Generator().manual_seed(seed)
@@ -143,7 +143,7 @@ def playing(
     policy: Policy, env: VectorEnv, observation_EO: np.ndarray, random: torch.Generator, *, greedy: bool
 ) -> Iterator[tuple[np.ndarray, Steps]]:
     """The policy's actions and what they lead to, from first observations on, without end."""
-    count = env.environments
+    count = env.num_envs
     start_E, action_E, reward_E = np.ones(count, bool), np.full(count, -1), np.zeros(count, np.float32)
     with torch.inference_mode():
         step, core = make_step_fn(policy), policy.initial_state(count)

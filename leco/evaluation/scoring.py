@@ -21,7 +21,8 @@ from leco.learning.rewards import modulated, paid
 from leco.learning.state import Batch
 from leco.methods.novelty import NoveltyInput, compute_novelty
 from leco.methods.table import Modulation
-from leco.models.hash_function import make_coder
+from leco.models.hash_function import make_hash_function
+from leco.models.kinds.table import find_kind
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -53,7 +54,7 @@ class EpisodeScorer:
     Args:
         networks: Their parameters are replaced by those of the state.
         state: A checkpoint.
-        method, settings, hash_size: Of the run.
+        method, config, hash_config: Of the run.
         observation_shape: O...
     """
 
@@ -62,25 +63,25 @@ class EpisodeScorer:
         networks: Networks,
         state: TrainingState,
         method: Method,
-        settings: TrainingConfig,
+        config: TrainingConfig,
         *,
         observation_shape: tuple[int, ...],
-        hash_size: HashConfig | None = None,
+        hash_config: HashConfig | None = None,
     ) -> None:
         self._networks, self._state, self._method = networks, state, method
-        self._settings = dataclasses.replace(settings, run_count_weight=0.0)
+        self._config = dataclasses.replace(config, run_count_weight=0.0)
         if networks.intrinsic is not None:
             # Not strict: constants of the networks are part of a state, but torch does not load them.
             networks.intrinsic.load_state_dict({**state.intrinsic, **state.running}, strict=False)
             networks.intrinsic.eval()
-        self._coder = make_coder(method, observation_shape, networks.intrinsic, hash_size)
+        self._hash = make_hash_function(method, find_kind(observation_shape), networks.intrinsic, hash_config)
         self._has_modulator = _has_all(state.intrinsic, networks.intrinsic)
         self._has_novelty = not method.bonus_needs_network or _has_all(state.novelty, networks.novelty)
 
     @property
     def lambda_(self) -> float:
         """The modulator's share in r_i."""
-        return self._settings.lambda_ if self._method.lambda_ is None else self._method.lambda_
+        return self._config.lambda_ if self._method.lambda_ is None else self._method.lambda_
 
     @torch.no_grad()
     def score(
@@ -98,15 +99,15 @@ class EpisodeScorer:
             r_ep.append(self._novelty(batch))
             r_ta.append(self._modulation(batch, r_ep[-1]))
         r_ep_T, r_ta_T = torch.cat(r_ep), torch.cat(r_ta)
-        lambda_ = adapted_lambda(self.lambda_, r_ep_T) if self._settings.adaptive_lambda else self.lambda_
-        r_i_T = intrinsic_reward(paid(r_ep_T, self._state.r_ep_mean, self._settings), r_ta_T, lambda_)
+        lambda_ = adapted_lambda(self.lambda_, r_ep_T) if self._config.adaptive_lambda else self.lambda_
+        r_i_T = intrinsic_reward(paid(r_ep_T, self._state.r_ep_mean, self._config), r_ta_T, lambda_)
         return EpisodeRewards(code_TW, count_T, *(each.numpy().astype(np.float32) for each in (r_ep_T, r_ta_T, r_i_T)))
 
     def _counted(self, observation_TO: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]:
-        if self._coder is None:
+        if self._hash is None:
             return np.zeros((len(observation_TO), 0), np.uint8), np.zeros(len(observation_TO), np.uint32)
         pieces = range(0, len(observation_TO), PIECE)
-        code_TW = np.concatenate([self._coder.codes(observation_TO[begin : begin + PIECE]) for begin in pieces])
+        code_TW = np.concatenate([self._hash.codes(observation_TO[begin : begin + PIECE]) for begin in pieces])
         return code_TW, visit_counts(code_TW)
 
     def _batch(
@@ -149,7 +150,7 @@ class EpisodeScorer:
             batch,
             distinct(batch.observation_TBO.flatten(0, 1)),
             logits_TBA,  # advantages may depend on them, but not what is new
-            self._settings,
+            self._config,
         )
         return compute_novelty(given, self._method).r_ep_TB.flatten()
 
@@ -162,7 +163,7 @@ class EpisodeScorer:
         z_NF = net.encode(batch.observation_TBO[:-1, 0]).flatten(1)
         told = r_ep_T if self._method.modulation is Modulation.REPLACING else None
         scores_NA = net.modulate(z_NF, batch.action_TB.flatten(), novelty_N=told)
-        return modulated(scores_NA.unsqueeze(1), batch, self._settings, self._state.trust).flatten()
+        return modulated(scores_NA.unsqueeze(1), batch, self._config, self._state.trust).flatten()
 
 
 def _has_all(params: Params, net: nn.Module | None) -> bool:

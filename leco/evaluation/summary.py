@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from leco.envs.dmlab.scores import human_normalised
-from leco.report.statistics import Z, wilson
+from leco.report.statistics import Z, human_normalised, wilson
 
 if TYPE_CHECKING:
-    from leco.envs.registry import Task
+    from leco.envs.task import Task
     from leco.evaluation.rollout import Result
 
 

@@ -118,7 +118,7 @@ def run_policy(
         network,
         dict(parameters),
         (unique.observation_UO, *sequences[1:]),
-        {"index_TB": sequences.index_SC, "known": cached_gates},
+        {"index_TB": sequences.index_SC, "cached_gates": cached_gates},
     )
     return output
 

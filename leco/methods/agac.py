@@ -17,12 +17,12 @@ from leco.models.policy import Policy
 
 if TYPE_CHECKING:
     from leco.methods.novelty import NoveltyInput
-    from leco.models.build import Kind
+    from leco.models.kinds.table import KindNetworks
 
 
-def build(kind: Kind, num_actions: int, width: int) -> Policy:
+def build(kind: KindNetworks, num_actions: int, width: int) -> Policy:
     """The adversary, another policy."""
-    return kind.policy(num_actions, width)
+    return kind.build_policy(num_actions, width)
 
 
 def compute(given: NoveltyInput) -> NoveltyOutput:

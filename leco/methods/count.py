@@ -10,10 +10,10 @@ from leco.methods.novelty import NoveltyOutput
 
 if TYPE_CHECKING:
     from leco.methods.novelty import NoveltyInput
-    from leco.models.build import Kind
+    from leco.models.kinds.table import KindNetworks
 
 
-def build(_kind: Kind, _num_actions: int, _width: int) -> None:
+def build(_kind: KindNetworks, _num_actions: int, _width: int) -> None:
     """The hash belongs to the intrinsic module: there are no networks beside it."""
 
 

@@ -11,12 +11,12 @@ from leco.models.exploration import Rnd
 
 if TYPE_CHECKING:
     from leco.methods.novelty import NoveltyInput
-    from leco.models.build import Kind
+    from leco.models.kinds.table import KindNetworks
 
 
-def build(kind: Kind, _num_actions: int, _width: int) -> Rnd:
+def build(kind: KindNetworks, _num_actions: int, _width: int) -> Rnd:
     """RND's pair, on observations as they are."""
-    return Rnd(kind.embedding(), kind.embedding(), normalises=False)
+    return Rnd(kind.build_embedding(), kind.build_embedding(), normalises=False)
 
 
 def compute(given: NoveltyInput) -> NoveltyOutput:

@@ -17,15 +17,15 @@ from leco.models.exploration import Dynamics
 
 if TYPE_CHECKING:
     from leco.methods.novelty import NoveltyInput
-    from leco.models.build import Kind
     from leco.models.exploration import DynamicsOutput
+    from leco.models.kinds.table import KindNetworks
 
 FORWARD_WEIGHT, INVERSE_WEIGHT = 10.0, 0.1  # of the losses of the two models
 
 
-def build(kind: Kind, num_actions: int, _width: int) -> Dynamics:
+def build(kind: KindNetworks, num_actions: int, _width: int) -> Dynamics:
     """phi, and the forward and inverse model that shape it."""
-    return Dynamics(kind.embedding(), num_actions)
+    return Dynamics(kind.build_embedding(), num_actions)
 
 
 def compute(given: NoveltyInput) -> NoveltyOutput:

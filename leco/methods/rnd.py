@@ -15,12 +15,12 @@ from leco.models.exploration import Rnd
 if TYPE_CHECKING:
     from leco.learning.state import Params
     from leco.methods.novelty import NoveltyInput
-    from leco.models.build import Kind
+    from leco.models.kinds.table import KindNetworks
 
 
-def build(kind: Kind, _num_actions: int, _width: int) -> Rnd:
+def build(kind: KindNetworks, _num_actions: int, _width: int) -> Rnd:
     """RND's pair, on normalised observations."""
-    return Rnd(kind.embedding(), kind.embedding(), normalises=True)
+    return Rnd(kind.build_embedding(), kind.build_embedding(), normalises=True)
 
 
 def compute(given: NoveltyInput) -> NoveltyOutput:

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import difflib
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Hash(enum.Enum):
@@ -50,7 +54,10 @@ class Method:
         bonus: r_ep as a formula, for people.
         bonus_needs_network: Whether r_ep itself is measured by networks that only this novelty has.
         lambda_: The share of the modulator in r_i that the method is defined by; None if it is a setting.
-        alphas: What `alpha` is by default, for views of MiniGrid and for pixels.
+        alpha: What `training.alpha` is by default.
+        alpha_by_kind: The same for some kinds of observations.
+        laptop: What the preset `laptop` sets for this method, as TOML: its alpha there, found by one search for all
+            (docs/methods.md).
         novelty_learning_rate: What that is by default.
         description: For people.
     """
@@ -62,9 +69,15 @@ class Method:
     bonus: str = "1/sqrt(N)"
     bonus_needs_network: bool = False
     lambda_: float | None = None
-    alphas: tuple[float, float] = (0.01, 0.01)
+    alpha: float = 0.01
+    alpha_by_kind: Mapping[str, float] = field(default_factory=dict)
+    laptop: str = ""
     novelty_learning_rate: float = 1e-4
     description: str = ""
+
+    def alpha_of(self, kind: str) -> float:
+        """The default of `training.alpha` for this kind of observations."""
+        return self.alpha_by_kind.get(kind, self.alpha)
 
     @property
     def learns_hash(self) -> bool:
@@ -89,42 +102,86 @@ class Method:
 
 _ROWS = (
     Method("no-int", Hash.NONE, "none", Modulation.NONE, bonus="-", description="no intrinsic reward"),
-    Method("exact", Hash.EXACT, "count", Modulation.NONE, lambda_=0.0, description="counts of whole observations"),
+    Method(
+        "exact",
+        Hash.EXACT,
+        "count",
+        Modulation.NONE,
+        lambda_=0.0,
+        laptop="training.alpha = 0.0075",
+        description="counts of whole observations",
+    ),
     Method(
         "objects",
         Hash.OBJECTS,
         "count",
         Modulation.NONE,
         lambda_=0.0,
+        laptop="training.alpha = 0.0075",
         description="counts of the objects in view (MiniGrid)",
     ),
-    Method("dsc", Hash.DSC, "count", Modulation.NONE, lambda_=0.0, description="counts of coarse pictures"),
+    Method(
+        "dsc",
+        Hash.DSC,
+        "count",
+        Modulation.NONE,
+        lambda_=0.0,
+        laptop="training.alpha = 0.064",
+        description="counts of coarse pictures",
+    ),
     Method(
         "ae-lsh",
         Hash.AE_LSH,
         "count",
         Modulation.NONE,
         lambda_=0.0,
+        laptop="training.alpha = 0.016",
         description="counts of an autoencoder's projected bits",
     ),
-    Method("vq-only", Hash.VQ, "count", Modulation.NONE, lambda_=0.0, description="counts of VQ-VAE codes"),
+    Method(
+        "vq-only",
+        Hash.VQ,
+        "count",
+        Modulation.NONE,
+        lambda_=0.0,
+        laptop="training.alpha = 0.016",
+        description="counts of VQ-VAE codes",
+    ),
     Method(
         "leco",
         Hash.VQ,
         "count",
         Modulation.ADDITIVE,
+        laptop='training.alpha = 0.015\nhash.kind = "exact"',
         description="counts of codes, modulated by what the task rewards",
     ),
-    Method("leco-ae-lsh", Hash.AE_LSH, "count", Modulation.ADDITIVE, description="the same on AE-LSH codes"),
+    Method(
+        "leco-ae-lsh",
+        Hash.AE_LSH,
+        "count",
+        Modulation.ADDITIVE,
+        laptop="training.alpha = 0.064",
+        description="the same on AE-LSH codes",
+    ),
     Method(
         "leco-naive",
         Hash.VQ,
         "count",
         Modulation.REPLACING,
         lambda_=1.0,
+        laptop="training.alpha = 0.064",
         description="the modulator is told the count and replaces it",
     ),
-    Method("lirpg", Hash.VQ, "none", Modulation.ADDITIVE, bonus="-", lambda_=1.0, description="the modulator alone"),
+    Method(
+        "lirpg",
+        Hash.VQ,
+        "none",
+        Modulation.ADDITIVE,
+        bonus="-",
+        lambda_=1.0,
+        laptop="training.alpha = 0.064",
+        description="the modulator alone",
+    ),
     Method(
         "noveld",
         Hash.VQ,
@@ -133,7 +190,8 @@ _ROWS = (
         bonus="max(n(s') - 0.5 n(s), 0) if N = 1",
         bonus_needs_network=True,
         lambda_=0.0,
-        alphas=(0.05, 0.01),
+        alpha_by_kind={"minigrid": 0.05},
+        laptop="training.alpha = 0.004",
         description="NovelD: first steps into what RND knows less well",
     ),
     Method(
@@ -144,6 +202,7 @@ _ROWS = (
         bonus="RND error",
         bonus_needs_network=True,
         lambda_=0.0,
+        laptop="training.alpha = 0.064",
         description="random network distillation",
     ),
     Method(
@@ -154,7 +213,8 @@ _ROWS = (
         bonus="||phi(s') - phi(s)|| / sqrt(N)",
         bonus_needs_network=True,
         lambda_=0.0,
-        alphas=(0.1, 0.01),
+        alpha_by_kind={"minigrid": 0.1},
+        laptop="training.alpha = 0.001",
         description="RIDE: actions with an impact on learned features",
     ),
     Method(
@@ -164,8 +224,9 @@ _ROWS = (
         Modulation.NONE,
         bonus="floor(1/sqrt(N)), and an adversary",
         lambda_=0.0,
-        alphas=(0.0125, 0.0125),
+        alpha=0.0125,
         novelty_learning_rate=9e-5,
+        laptop="training.alpha = 0.016",
         description="AGAC: first visits, and actions that an adversary does not foresee",
     ),
 )

@@ -1,4 +1,4 @@
-"""The convolutional encoders and decoders of the hash: observation -> z_e, and z_q -> reconstructed observation.
+"""What encoders and decoders of a learned hash are made of: observation -> z_e, and z_q -> reconstructed observation.
 
 Every block takes the multiplicities of its samples, for its batch norms. A convolution before a batch norm has no bias,
 which the norm would take away again. Activations stay in torch's `channels_last` memory format, in which observations
@@ -40,7 +40,7 @@ class Scale(nn.Module):
         super().__init__()
         self._shape = shape
         self._size = size
-        self.register_buffer("maximum_C", torch.tensor(maximum), persistent=False)
+        self.register_buffer("maximum_C", torch.tensor(maximum, dtype=torch.get_default_dtype()), persistent=False)
 
     def forward(self, observation_NHWC: Tensor) -> Tensor:
         """[N, H, W, C] integers from 0 to the channel's maximum -> [N, C, *size] in [-1, 1], bilinearly resized."""
@@ -124,34 +124,13 @@ class Decoder(nn.Module):
         return torch.tanh(self.last(self.blocks(z_NDHW, weight_N)))
 
 
-def minigrid_autoencoder(width: int) -> tuple[Chain, Decoder]:
-    """Image 3 x 12 x 12 -> z_e of width x 3 x 3, and back; or any other that is divided by four."""
-    first = Normed(nn.Conv2d(3, width, 3, padding=1, bias=False), relu=True)
-    encoder = Chain([first, _down(width, width), _down(width, width)])
-    return encoder, Decoder([_up(width), _up(width)], nn.Conv2d(width, 3, 3, padding=1))
-
-
-def dmlab_autoencoder(width: int, halvings: int = 5) -> tuple[Chain, Decoder]:
-    """Image 3 x 64 x 96 -> z_e of width x 2 x 3 (halved five times), and back."""
-    smallest = Normed(nn.Conv2d(width, width, 4, 2, 1, bias=False), relu=False)
-    between = halvings - 2
-    encoder = Chain([_down(3, width), *(_down(width, width) for _ in range(between)), smallest, *_residuals(width)])
-    unfolded = Normed(nn.ConvTranspose2d(width, width, 4, 2, 1, bias=False), relu=True)
-    blocks = [*_residuals(width), unfolded, *(_up(width) for _ in range(between))]
-    return encoder, Decoder(blocks, nn.ConvTranspose2d(width, 3, 4, 2, 1))
-
-
-def _down(channels: int, width: int) -> Resized:
+def down(channels: int, width: int) -> Resized:
     """Halves height and width."""
     block = Normed(nn.Conv2d(channels, width, 4, 2, 1, bias=False), relu=True)
     return Resized(block, nn.Sequential(nn.AvgPool2d(4, 2, 1), nn.Conv2d(channels, width, 1)))
 
 
-def _up(width: int) -> Resized:
+def up(width: int) -> Resized:
     """Doubles height and width. The nearest neighbour, for its gradient is deterministic on every device."""
     block = Normed(nn.ConvTranspose2d(width, width, 4, 2, 1, bias=False), relu=True)
     return Resized(block, nn.Sequential(nn.Conv2d(width, width, 1), nn.Upsample(scale_factor=2, mode="nearest")))
-
-
-def _residuals(width: int) -> list[Residual]:
-    return [Residual(width), Residual(width)]

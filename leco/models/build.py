@@ -2,72 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from leco.config.training import HashConfig
 from leco.learning.state import Networks
 from leco.methods.novelty import find_novelty
 from leco.methods.table import Hash, Method, Modulation
-from leco.models.exploration import Embedding, dmlab_embedding, minigrid_embedding
-from leco.models.intrinsic import (
-    FeatureModule,
-    HashModule,
-    Intrinsic,
-    dmlab_features,
-    dmlab_intrinsic,
-    minigrid_features,
-    minigrid_intrinsic,
-)
-from leco.models.policy import PAPER_WIDTH, DmlabPolicy, MiniGridPolicy, Policy
+from leco.models.intrinsic import Intrinsic, build_feature_module, build_hash_module
+from leco.models.kinds.table import find_kind, networks_of
+from leco.models.policy import PAPER_WIDTH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-class Kind(NamedTuple):
-    """How networks are made for one kind of observation."""
-
-    policy: Callable[[int, int], Policy]
-    intrinsic: Callable[..., HashModule]
-    features: Callable[..., FeatureModule]
-    embedding: Callable[[], Embedding]
-
-
-_KINDS = {
-    (7, 7, 3): Kind(MiniGridPolicy, minigrid_intrinsic, minigrid_features, minigrid_embedding),
-    (72, 96, 3): Kind(DmlabPolicy, dmlab_intrinsic, dmlab_features, dmlab_embedding),
-}
+    from leco.config.training import HashConfig
+    from leco.models.kinds.table import Kind
 
 
 def build(
     method: Method,
     observation_shape: tuple[int, ...],
-    actions: int,
-    hash_size: HashConfig | None = None,
+    num_actions: int,
+    hash_config: HashConfig | None = None,
     width: int = PAPER_WIDTH,
 ) -> Networks:
     """Fresh networks, from torch's random numbers.
 
     Args:
         method: Decides whether there is an intrinsic module, its hash, what its modulator is told, and what novelty needs.
-        observation_shape: Of one observation: (7, 7, 3) for MiniGrid's views, (72, 96, 3) for pixels.
-        actions: How many the task has.
-        hash_size: Of the codes, where it is not the paper's.
+        observation_shape: Of one observation, which says its kind.
+        num_actions: How many the task has.
+        hash_config: The size of codes, where it is not the paper's.
         width: Of the policy's features and recurrent core.
 
     Raises:
         ValueError: no networks are known for such observations, or for such codes.
     """
-    if observation_shape not in _KINDS:
-        known = " and ".join(map(str, _KINDS))
-        raise ValueError(f"there are networks for observations of shape {known}, not {observation_shape}")
-    kind = _KINDS[observation_shape]
-    policy, intrinsic = kind.policy(actions, width), _intrinsic(method, kind, actions, hash_size or HashConfig())
-    return Networks(policy, intrinsic, find_novelty(method).build(kind, actions, width))
+    kind = find_kind(observation_shape)
+    policy = networks_of(kind).build_policy(num_actions, width)
+    intrinsic = _intrinsic(method, kind, num_actions, hash_config)
+    return Networks(policy, intrinsic, find_novelty(method).build(networks_of(kind), num_actions, width))
 
 
-def _intrinsic(method: Method, kind: Kind, actions: int, hash_size: HashConfig) -> Intrinsic | None:
+def _intrinsic(method: Method, kind: Kind, num_actions: int, hash_config: HashConfig | None) -> Intrinsic | None:
     told = method.modulation is Modulation.REPLACING
     if method.learns_hash:
-        return kind.intrinsic(actions, hash_size, bits=method.hash is Hash.AE_LSH, condition_on_novelty=told)
-    return kind.features(actions, condition_on_novelty=told) if method.has_intrinsic else None
+        bits = method.hash is Hash.AE_LSH
+        return build_hash_module(kind, num_actions, hash_config, bits=bits, condition_on_novelty=told)
+    return build_feature_module(kind, num_actions, condition_on_novelty=told) if method.has_intrinsic else None

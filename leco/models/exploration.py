@@ -52,20 +52,6 @@ class Embedding(nn.Module):
         return feature_NF
 
 
-def minigrid_embedding() -> Embedding:
-    """As NovelD and RIDE have it for MiniGrid's views: three convolutions, 7 -> 4 -> 2 -> 1, to 128 features."""
-    sizes = ((3, 32), (32, 32), (32, 128))
-    layers = [each for a, b in sizes for each in (nn.Conv2d(a, b, 3, stride=2, padding=1), nn.ELU())]
-    return Embedding(nn.Sequential(*layers, nn.Flatten()), 128, (7, 7, 3), 1.0)
-
-
-def dmlab_embedding() -> Embedding:
-    """For 72 x 96 pixels: RND's three convolutions, 72 x 96 -> 17 x 23 -> 7 x 10 -> 5 x 8, to 256 features."""
-    sizes = ((3, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
-    layers = [each for a, b, kernel, stride in sizes for each in (nn.Conv2d(a, b, kernel, stride), nn.ELU())]
-    return Embedding(nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 5 * 8, 256)), 256, (72, 96, 3), 255.0)
-
-
 class RunningMoments(nn.Module):
     """Mean and variance of everything that it was shown, kept with the networks' other statistics.
 

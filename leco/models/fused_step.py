@@ -19,8 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from leco.models.policy import MiniGridPolicy
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -30,9 +28,13 @@ if TYPE_CHECKING:
     Step = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
+LARGEST = 1024  # numbers in an observation: more would make matrices that cost more than they save
+_LAYERS = (nn.Conv2d, nn.Linear, nn.Flatten, nn.ELU)
+
+
 def make_step_fn(policy: Policy) -> Step:
     """The policy as a function of one step; good until its parameters change. Arguments are as `Policy` has them, without T."""
-    if isinstance(policy, MiniGridPolicy):
+    if _foldable(policy):
         return _folded(policy)
 
     def step(
@@ -45,8 +47,15 @@ def make_step_fn(policy: Policy) -> Step:
     return step
 
 
+def _foldable(policy: Policy) -> bool:
+    """Whether its encoder is such layers on a small observation, and its core one layer that sees nothing else."""
+    layers = policy.encoder if isinstance(policy.encoder, nn.Sequential) else (policy.encoder,)
+    alone = len(policy.core.weight_hh) == 1 and not policy.use_last_action_reward
+    return alone and math.prod(policy.image) <= LARGEST and all(isinstance(layer, _LAYERS) for layer in layers)
+
+
 @torch.no_grad()
-def _folded(policy: MiniGridPolicy) -> Step:
+def _folded(policy: Policy) -> Step:
     *stretches, last = _stretches(cast("nn.Sequential", policy.encoder))
     height, width, channels = policy.image
     shape: tuple[int, ...] = (channels, height, width)

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from leco.algo.dedup import distinct
-from leco.algo.hashes import OBJECT_CODE_WIDTH, dsc_code, exact_code, objects_code
+from leco.algo.hashes import dsc_code, exact_code
+from leco.config.training import HashConfig
 from leco.methods.table import Hash
 from leco.models.intrinsic import HashModule
+from leco.models.kinds.table import networks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,22 +25,28 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
-    from leco.config.training import HashConfig
+    from leco.learning.state import Params
     from leco.methods.table import Method
     from leco.models.intrinsic import Intrinsic
-
-# Height, width and levels of what DSC keeps, and the largest value of each channel, by the shape of an observation.
-_DSC: dict[tuple[int, ...], tuple[tuple[int, int], int, tuple[int, int, int]]] = {
-    (7, 7, 3): ((3, 3), 11, (10, 5, 2)),
-    (72, 96, 3): ((2, 3), 4, (255, 255, 255)),
-}
+    from leco.models.kinds.table import Kind
 
 
 class HashFunction(NamedTuple):
-    """A hash: `hash_` gives uint8 [N, width] for uint8 [N, O...]."""
+    """A hash: `hash_` gives uint8 [N, width] for uint8 [N, O...]. `network`: that of a learned one."""
 
     width: int
     hash_: Callable[[Tensor], Tensor]
+    network: HashModule | None = None
+
+    @torch.no_grad()
+    def load(self, tensors: Params) -> None:
+        """Goes on with these parameters and running statistics; nothing to do if the hash is not learned."""
+        if self.network is None:
+            return
+        own = {**dict(self.network.named_parameters()), **dict(self.network.named_buffers())}
+        for name, tensor in tensors.items():
+            own[name].copy_(tensor)
+        self.network.eval()
 
     def codes(self, observation_NO: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """The code of each observation: uint8 [N, width]. Each distinct observation is hashed once."""
@@ -47,35 +55,32 @@ class HashFunction(NamedTuple):
             return self.hash_(unique.observation_UO)[unique.index_N].numpy()
 
 
-def make_coder(
-    method: Method,
-    observation_shape: tuple[int, ...],
-    intrinsic: Intrinsic | None,
-    hash_size: HashConfig | None = None,
+def make_hash_function(
+    method: Method, kind: Kind, intrinsic: Intrinsic | None, given: HashConfig | None = None
 ) -> HashFunction | None:
     """The hash of a method; None if the method counts nothing.
 
     Args:
         method: Whose hash it is.
-        observation_shape: O...
+        kind: Of the observations.
         intrinsic: The networks of a method whose hash is learned. The hash follows their parameters, and is to be used while
             they are in evaluation mode.
-        hash_size: Of DSC's codes, where it is not the paper's. A learned hash has its size from its networks.
+        given: The size of DSC's codes, where it is not the paper's. A learned hash has its size from its networks.
     """
+    given = given or HashConfig()
     if not method.counts:
         return None
     if method.hash is Hash.DSC:
-        size, levels, maximum = _DSC[observation_shape]
-        if hash_size is not None:
-            size, levels = hash_size.size or size, hash_size.dsc_levels or levels
-        width = size[0] * size[1] * observation_shape[-1]
-        return HashFunction(width, partial(dsc_code, size=size, levels=levels, maximum=maximum))
+        size, levels = given.size or kind.hash_size, given.dsc_levels or kind.dsc_levels
+        width = size[0] * size[1] * kind.shape[-1]
+        return HashFunction(width, partial(dsc_code, size=size, levels=levels, maximum=kind.channel_max))
     if method.hash is Hash.EXACT:
         return HashFunction(16, exact_code)
     if method.hash is Hash.OBJECTS:
-        return HashFunction(OBJECT_CODE_WIDTH, objects_code)
+        networks = networks_of(kind)
+        return HashFunction(networks.OBJECT_CODE_WIDTH, networks.objects_code)
     if not isinstance(intrinsic, HashModule):
         raise ValueError(  # noqa: TRY004  # what is missing are networks, whatever their type
             f"method {method.name!r} has a learned hash: its networks are needed"
         )
-    return HashFunction(intrinsic.bottleneck.code_width, intrinsic.code)
+    return HashFunction(intrinsic.bottleneck.code_width, intrinsic.code, intrinsic)

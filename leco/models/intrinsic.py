@@ -16,20 +16,22 @@ Shapes:
 from __future__ import annotations
 
 import itertools
-import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from leco.config.training import HashConfig
-from leco.models.autoencoder import Chain, Decoder, Scale, dmlab_autoencoder, minigrid_autoencoder
+from leco.models.kinds.table import networks_of
 from leco.models.vq import LSHBottleneck, VectorQuantizer
+
+if TYPE_CHECKING:
+    from leco.models.kinds.table import Autoencoder, Features, Kind
 
 WIDTH = 64  # D
 HIDDEN = 512
-FEATURE_WIDTH, FEATURE_HIDDEN = 128, 128  # where the hash is not learned
-_HALVINGS = {(2, 3): 5, (4, 6): 4}  # of 64 x 96, by the size of z_e
+FEATURE_HIDDEN = 128  # where the hash is not learned
 
 
 class Intrinsic(nn.Module):
@@ -38,17 +40,17 @@ class Intrinsic(nn.Module):
     Args:
         features: F.
         hidden: Units of the layer before each of the two.
-        actions: A.
+        num_actions: A.
         condition_on_novelty: Whether the modulator is told r_ep.
     """
 
-    def __init__(self, features: int, hidden: int, *, actions: int, condition_on_novelty: bool) -> None:
+    def __init__(self, features: int, hidden: int, *, num_actions: int, condition_on_novelty: bool) -> None:
         super().__init__()
         self._features = features
-        self._actions = actions
+        self._num_actions = num_actions
         self._condition_on_novelty = condition_on_novelty
         self.modulator_in = nn.Linear(features, hidden)
-        self.modulator_out = nn.Linear(hidden + actions + condition_on_novelty, actions)
+        self.modulator_out = nn.Linear(hidden + num_actions + condition_on_novelty, num_actions)
         self.value_head = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 1))
         # V^e and r_ta begin at zero: until the task first rewards there is then no advantage to learn from, and the modulator
         # stays zero instead of following the noise of a V^e that knows nothing, which Adam would amplify. One that is told
@@ -90,7 +92,7 @@ class Intrinsic(nn.Module):
             hidden = hidden.index_select(0, index_N)
         if action_N.shape != hidden.shape[:1]:
             raise ValueError(f"actions must have shape [{len(hidden)}], one a row of z, not {list(action_N.shape)}")
-        told = [hidden, functional.one_hot(action_N.long(), self._actions).to(hidden.dtype)]
+        told = [hidden, functional.one_hot(action_N.long(), self._num_actions).to(hidden.dtype)]
         if novelty_N is not None:
             told.append(novelty_N.unsqueeze(1))
         scores_NA: Tensor = self.modulator_out(torch.cat(told, 1))
@@ -108,14 +110,13 @@ class Intrinsic(nn.Module):
 
 
 class HashModule(Intrinsic):
-    """With a learned hash: encoder, bottleneck and decoder; `minigrid_intrinsic` and `dmlab_intrinsic` make them.
+    """With a learned hash: encoder, bottleneck and decoder.
 
     Args:
-        scale: Turns observations into images.
-        autoencoder: Image -> z_e, and what passed the bottleneck -> image.
+        autoencoder: Observation -> image -> z_e, and what passed the bottleneck -> image.
         bottleneck: Between the two.
         size: Height and width of z_e.
-        actions: A.
+        num_actions: A.
         condition_on_novelty: Whether the modulator is told r_ep.
     """
 
@@ -123,18 +124,17 @@ class HashModule(Intrinsic):
 
     def __init__(
         self,
-        scale: Scale,
-        autoencoder: tuple[Chain, Decoder],
+        autoencoder: Autoencoder,
         bottleneck: VectorQuantizer | LSHBottleneck,
         size: tuple[int, int],
         *,
-        actions: int,
+        num_actions: int,
         condition_on_novelty: bool = False,
     ) -> None:
-        super().__init__(WIDTH * size[0] * size[1], HIDDEN, actions=actions, condition_on_novelty=condition_on_novelty)
+        features = WIDTH * size[0] * size[1]
+        super().__init__(features, HIDDEN, num_actions=num_actions, condition_on_novelty=condition_on_novelty)
         self.size = size
-        self.scale = scale
-        self.encoder, self.decoder = autoencoder
+        self.scale, self.encoder, self.decoder = autoencoder
         self.bottleneck = bottleneck
 
     def code(self, observation_NO: Tensor) -> Tensor:
@@ -177,15 +177,16 @@ class FeatureModule(Intrinsic):
     """Without a learned hash: modulator and V^e on features of their own.
 
     Args:
-        features: Observations [N, O...] -> [N, F]; and how often each occurs, for batch norms.
-        width: F.
-        actions: A.
+        features: Observations [N, O...] -> [N, F].
+        num_actions: A.
         condition_on_novelty: Whether the modulator is told r_ep.
     """
 
-    def __init__(self, features: nn.Module, width: int, *, actions: int, condition_on_novelty: bool = False) -> None:
-        super().__init__(width, FEATURE_HIDDEN, actions=actions, condition_on_novelty=condition_on_novelty)
-        self.features = features
+    def __init__(self, features: Features, *, num_actions: int, condition_on_novelty: bool = False) -> None:
+        super().__init__(
+            features.width, FEATURE_HIDDEN, num_actions=num_actions, condition_on_novelty=condition_on_novelty
+        )
+        self.features = features.network
 
     def encode(self, observation_NO: Tensor, weight_N: Tensor | None = None) -> Tensor:
         """The features: [N, O...] -> [N, F]."""
@@ -193,97 +194,35 @@ class FeatureModule(Intrinsic):
         return feature_NF
 
 
-class CellFeatures(nn.Module):
-    """A linear layer on the one-hot (object, colour, state) of each cell of a MiniGrid view, and a ReLU.
-
-    It is a sum of 147 rows of a table, so no one-hot vector is ever made.
-    """
-
-    offset_C: Tensor
-    largest_C: Tensor
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        values = torch.tensor([11, 6, 4])
-        of_cell = torch.cat([torch.zeros(1, dtype=torch.long), values.cumsum(0)[:-1]])
-        offset = torch.arange(49).unsqueeze(1) * values.sum() + of_cell
-        self.register_buffer("offset_C", offset.flatten(), persistent=False)
-        self.register_buffer("largest_C", (values - 1).repeat(49), persistent=False)
-        self.table = nn.Parameter(torch.randn(49 * int(values.sum()), width) / math.sqrt(147))
-        self.bias = nn.Parameter(torch.zeros(width))
-
-    def forward(self, observation_NHWC: Tensor, _weight_N: Tensor | None = None) -> Tensor:
-        """[N, 7, 7, 3] -> [N, F]. A value that MiniGrid does not have counts as the largest one."""
-        value_NC = torch.minimum(observation_NHWC.flatten(1).long(), self.largest_C)
-        return functional.relu(functional.embedding_bag(value_NC + self.offset_C, self.table, mode="sum") + self.bias)
-
-
-class PixelFeatures(nn.Module):
-    """The encoder of `dmlab_intrinsic`, without what makes it a hash."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = Scale((72, 96, 3), (255.0, 255.0, 255.0), (64, 96))
-        self.encoder, _ = dmlab_autoencoder(WIDTH, _HALVINGS[2, 3])
-
-    def forward(self, observation_NHWC: Tensor, weight_N: Tensor | None = None) -> Tensor:
-        """[N, 72, 96, 3] -> [N, F]."""
-        z_NDHW: Tensor = self.encoder(self.scale(observation_NHWC), weight_N)
-        return z_NDHW.flatten(1)
-
-
-def minigrid_features(actions: int, *, condition_on_novelty: bool = False) -> FeatureModule:
-    """Modulator and V^e for views of MiniGrid, where the hash is not learned."""
-    return FeatureModule(
-        CellFeatures(FEATURE_WIDTH), FEATURE_WIDTH, actions=actions, condition_on_novelty=condition_on_novelty
-    )
-
-
-def dmlab_features(actions: int, *, condition_on_novelty: bool = False) -> FeatureModule:
-    """The same for pixels."""
-    return FeatureModule(PixelFeatures(), WIDTH * 2 * 3, actions=actions, condition_on_novelty=condition_on_novelty)
-
-
-def minigrid_intrinsic(
-    actions: int, hash_size: HashConfig | None = None, *, bits: bool = False, condition_on_novelty: bool = False
+def build_hash_module(
+    kind: Kind,
+    num_actions: int,
+    given: HashConfig | None = None,
+    *,
+    bits: bool = False,
+    condition_on_novelty: bool = False,
 ) -> HashModule:
-    """For views of 7 x 7 x (object, colour, state); z_e is 64 x 3 x 3, K is 8, and AE-LSH has 256 units and 25 bits.
+    """With a learned hash, of the paper's size for such observations.
 
     Args:
-        actions: A.
-        hash_size: Where codes are not of that size. z_e of h x w is made from a picture of 4h x 4w.
+        kind: Of the observations.
+        num_actions: A.
+        given: Where codes are not of that size.
         bits: Whether the hash is AE-LSH instead of VQ.
         condition_on_novelty: Whether the modulator is told r_ep.
     """
-    given = hash_size or HashConfig()
-    size = given.size or (3, 3)
-    scale = Scale((7, 7, 3), (10.0, 5.0, 2.0), (4 * size[0], 4 * size[1]))
+    given = given or HashConfig()
+    size = given.size or kind.hash_size
     bottleneck = (
-        LSHBottleneck(256, given.bits or 25, WIDTH, size)
+        LSHBottleneck(kind.lsh_units, given.bits or kind.lsh_bits, WIDTH, size)
         if bits
-        else VectorQuantizer(given.codebook_size or 8, WIDTH, size)
+        else VectorQuantizer(given.codebook_size or kind.codebook_size, WIDTH, size)
     )
-    return HashModule(
-        scale, minigrid_autoencoder(WIDTH), bottleneck, size, actions=actions, condition_on_novelty=condition_on_novelty
-    )
+    autoencoder = networks_of(kind).build_autoencoder(size)
+    return HashModule(autoencoder, bottleneck, size, num_actions=num_actions, condition_on_novelty=condition_on_novelty)
 
 
-def dmlab_intrinsic(
-    actions: int, hash_size: HashConfig | None = None, *, bits: bool = False, condition_on_novelty: bool = False
-) -> HashModule:
-    """For pictures of 72 x 96 x RGB; z_e is 64 x 2 x 3, K is 24, and AE-LSH has 512 units and 62 bits.
-
-    z_e may also be 64 x 4 x 6, by one halving less. The rest is as for MiniGrid.
-    """
-    given = hash_size or HashConfig()
-    size = given.size or (2, 3)
-    if size not in _HALVINGS:
-        raise ValueError(f"hash.size is {list(size)}, expected [2, 3] or [4, 6] for pixels: pictures are halved to it")
-    scale = Scale((72, 96, 3), (255.0, 255.0, 255.0), (64, 96))
-    bottleneck = (
-        LSHBottleneck(512, given.bits or 62, WIDTH, size)
-        if bits
-        else VectorQuantizer(given.codebook_size or 24, WIDTH, size)
-    )
-    autoencoder = dmlab_autoencoder(WIDTH, _HALVINGS[size])
-    return HashModule(scale, autoencoder, bottleneck, size, actions=actions, condition_on_novelty=condition_on_novelty)
+def build_feature_module(kind: Kind, num_actions: int, *, condition_on_novelty: bool = False) -> FeatureModule:
+    """Modulator and V^e where no hash is learned."""
+    features = networks_of(kind).build_features()
+    return FeatureModule(features, num_actions=num_actions, condition_on_novelty=condition_on_novelty)

@@ -30,14 +30,14 @@ def unroll(
     weight_hh_4HH: Tensor,
     *,
     overwrite: bool = False,
-    known_TB4H: Tensor | None = None,
+    cached_gates_TB4H: Tensor | None = None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor]:
     """Runs an LSTM over T steps, from what its input adds to the gates (bias included).
 
     Where `start_TB` is true an episode starts: h and c are zeroed before that step, so nothing flows past it.
     Differentiable once, in reverse mode or in forward mode, in everything but `start_TB`: a gradient of a gradient is
     refused, and tangents carry no graph. With `overwrite` it works in the memory of `gates_x_TB4H`, for a caller that
-    needs it no more: the largest buffer is then made only once. `known_TB4H` are the active gates of an earlier call with
+    needs it no more: the largest buffer is then made only once. `cached_gates_TB4H` are the active gates of an earlier call with
     the same values: only tangents are then computed, and nothing can be differentiated backwards.
 
     Returns h of every step, the last (h, c), and the active gates.
@@ -50,9 +50,9 @@ def unroll(
     _expect("c_BH", c_BH, (batch, gates // 4))
     _expect("weight_hh_4HH", weight_hh_4HH, (gates, gates // 4))
     start_TB = start_TB.bool()
-    if known_TB4H is not None:
-        _expect("known_TB4H", known_TB4H, (steps, batch, gates))
-        arguments = (gates_x_TB4H, start_TB, h_BH, c_BH, weight_hh_4HH, known_TB4H)
+    if cached_gates_TB4H is not None:
+        _expect("cached_gates_TB4H", cached_gates_TB4H, (steps, batch, gates))
+        arguments = (gates_x_TB4H, start_TB, h_BH, c_BH, weight_hh_4HH, cached_gates_TB4H)
         outputs = _Tangents.apply(*arguments)  # type: ignore[no-untyped-call]
     else:
         own_TB4H = gates_x_TB4H if overwrite else gates_x_TB4H.clone(memory_format=torch.contiguous_format)
@@ -159,10 +159,10 @@ class _Tangents(_Unroll):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        _gates: Tensor, start_TB: Tensor, _h: Tensor, c_BH: Tensor, _weight: Tensor, known_TB4H: Tensor
+        _gates: Tensor, start_TB: Tensor, _h: Tensor, c_BH: Tensor, _weight: Tensor, cached_gates_TB4H: Tensor
     ) -> Any:
-        known_TB4H = known_TB4H.detach()
-        i_TBH, f_TBH, g_TBH, o_TBH = _parts(known_TB4H, 1, 1, 1, 1)
+        cached_gates_TB4H = cached_gates_TB4H.detach()
+        i_TBH, f_TBH, g_TBH, o_TBH = _parts(cached_gates_TB4H, 1, 1, 1, 1)
         c_in_TBH, c_BH = torch.empty_like(g_TBH), c_BH.clone()
         tanh_c_TBH = i_TBH * g_TBH  # first what enters c, then c, then its tanh
         for reset, c_in, f, c in zip(_resets(start_TB), c_in_TBH, f_TBH, tanh_c_TBH, strict=True):
@@ -171,7 +171,7 @@ class _Tangents(_Unroll):
                 c_in.index_fill_(0, reset, 0)
             c_BH = c.addcmul_(f, c_in)
         c_BH = c_BH.clone()
-        return o_TBH * tanh_c_TBH.tanh_(), c_BH, known_TB4H, c_in_TBH, tanh_c_TBH
+        return o_TBH * tanh_c_TBH.tanh_(), c_BH, cached_gates_TB4H, c_in_TBH, tanh_c_TBH
 
     @staticmethod
     def backward(_ctx: Any, *_: Tensor | None) -> Any:
@@ -266,12 +266,12 @@ class LstmCore(nn.Module):
         state: Tensor,
         *,
         index_TB: Tensor | None = None,
-        known: tuple[Tensor, ...] | None = None,
+        cached_gates: tuple[Tensor, ...] | None = None,
     ) -> CoreOutput:
         """Runs T steps from `state` [L, 2, B, H].
 
         x: [T, B, I]; or, with index_TB, distinct inputs [U, I], of which index_TB says which one each step gets: the first
-        layer's product then has U rows and not T x B. known: the gates that an earlier call with the same values gave, to
+        layer's product then has U rows and not T x B. cached_gates: the gates that an earlier call with the same values gave, to
         compute only tangents.
         """
         if x.dim() != (3 if index_TB is None else 2) or x.shape[-1] != self.input_size:
@@ -280,15 +280,15 @@ class LstmCore(nn.Module):
         _expect("state", state, (self.layers, 2, start_TB.shape[-1], self.hidden_size))
         last, gates = [], []
         for layer, (h_BH, c_BH) in enumerate(state):
-            known_TB4H = None if known is None else known[layer]
-            project = nn.functional.linear if known_TB4H is None else _projected_tangent
+            cached_gates_TB4H = None if cached_gates is None else cached_gates[layer]
+            project = nn.functional.linear if cached_gates_TB4H is None else _projected_tangent
             gates_x = project(x, self.weight_ih[layer], self.bias[layer])
             if layer == 0 and index_TB is not None:
                 gates_x = gates_x.index_select(0, index_TB.flatten()).view(*index_TB.shape, -1)
-            if known_TB4H is not None:  # gates_x is only the tangent: the numbers that it belongs to are not needed
-                gates_x = forward_ad.make_dual(known_TB4H, gates_x)
+            if cached_gates_TB4H is not None:  # gates_x is only the tangent: the numbers that it belongs to are not needed
+                gates_x = forward_ad.make_dual(cached_gates_TB4H, gates_x)
             x, h_c, gates_TB4H = unroll(
-                gates_x, start_TB, h_BH, c_BH, self.weight_hh[layer], overwrite=True, known_TB4H=known_TB4H
+                gates_x, start_TB, h_BH, c_BH, self.weight_hh[layer], overwrite=True, cached_gates_TB4H=cached_gates_TB4H
             )
             last.append(torch.stack(h_c))
             gates.append(gates_TB4H)

@@ -70,7 +70,7 @@ def places(recordings: Sequence[Recording]) -> list[Place]:
 
 def comparable(run: Run) -> list[Recording]:
     """The recordings of a run that were played in the same way: with drawn actions, and the seed that most of them have."""
-    every = [each for each in run.recorded() if not each.facts.greedy and each.facts.simulator == "minigrid"]
+    every = [each for each in run.recorded() if not each.facts.greedy and each.episodes[0].grid(0) is not None]
     if not every:
         return []
     seeds = [each.facts.seed for each in every]

@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from leco.checkpoint.atomic_file import atomic_write
 from leco.methods.table import METHODS, Hash
+from leco.models.kinds.table import find_kind
 from leco.report import curves, gallery, maps, results
 from leco.report.runs import find_known
 from leco.report.style import save, styled
@@ -204,8 +205,7 @@ def _codebook(run: Run) -> int | None:
     if run.experiment is None or method is None or method.hash is not Hash.VQ:
         return None
     task = find_known(run.task)
-    pixels = task is not None and task.simulator != "minigrid"
-    return run.experiment.hash.codebook_size or (24 if pixels else 8)
+    return run.experiment.hash.codebook_size or (find_kind(task.observation_shape).codebook_size if task else None)
 
 
 def _speed(runs: Sequence[Run], drawing: _Drawing) -> Section:

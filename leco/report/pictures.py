@@ -9,6 +9,8 @@ import numpy.typing as npt
 from minigrid.core.constants import DIR_TO_VEC, OBJECT_TO_IDX
 from minigrid.core.grid import Grid
 
+from leco.models.kinds.table import find_kind
+
 if TYPE_CHECKING:
     from leco.evaluation.recording import Episode
 
@@ -53,7 +55,7 @@ def window(grid_XY: npt.NDArray[np.uint8]) -> tuple[slice, slice]:
 
 def draw_observation(observation_O: npt.NDArray[np.uint8], tile: int) -> Picture:
     """What the agent sees: a view of MiniGrid from its back, or a picture as it is."""
-    if observation_O.shape != (7, 7, 3):
+    if not find_kind(observation_O.shape).has_cells:
         return observation_O
     size = observation_O.shape[0]
     seen = observation_O[..., 0] != OBJECT_TO_IDX["unseen"]

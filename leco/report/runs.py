@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from leco.config.experiment import Experiment
-    from leco.envs.registry import Task
+    from leco.envs.task import Task
     from leco.report.metrics import Column, Reached
 
 # Settings that say where and for how long, not what is learned: they do not make two runs different.

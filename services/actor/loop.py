@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import structlog
-import torch
 
 from leco.checkpoint.snapshot import load_snapshot
 from leco.config.experiment import method_of
 from leco.config.toml import parse
 from leco.envs.registry import make
 from leco.models.build import build
-from leco.models.hash_function import make_coder
+from leco.models.hash_function import make_hash_function
+from leco.models.kinds.table import find_kind
 from leco.rpc.hashcount_client import HashCountClient
 from leco.telemetry import tracing
 from services.actor.rollout import RolloutWorker
@@ -23,19 +22,13 @@ from services.actor.visit_counter import VisitCounter
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
 
     import grpc
 
-    from leco.config.experiment import Experiment
-    from leco.learning.state import Params
     from leco.rpc.learner_client import LearnerClient
     from leco.types import ParameterSnapshot, RunSpecification
     from services.actor.metrics import ActorMetrics
     from services.actor.rollout import Unroll
-    from services.actor.visit_counter import VisitCounts
-
-log = structlog.get_logger("leco.actor")
 
 COUNT_PATIENCE_SECONDS = 20.0
 POLL_SECONDS = 0.01
@@ -62,78 +55,85 @@ class Actor:
         index: int,
         metrics: ActorMetrics,
     ) -> None:
-        self._client, self._metrics = client, metrics
-        self._experiment: Experiment = parse(specification.configuration_toml)
-        self._index = index
-        method, shape = method_of(self._experiment), specification.trajectories.observation_shape
-        actions, experiment = specification.trajectories.action_count, self._experiment
-        self._networks = build(method, shape, actions, experiment.hash, experiment.network.width)
+        self._client, self._index, self._metrics = client, index, metrics
+        self._experiment = experiment = parse(specification.configuration_toml)
+        self._learner = experiment.learner
+        shape, num_actions = specification.trajectories.observation_shape, specification.trajectories.action_count
+        self._networks = build(method_of(experiment), shape, num_actions, experiment.hash, experiment.network.width)
         self._env = make(specification.task, specification.environments, seed=0)
-        found = (self._env.observation_shape, self._env.actions)
-        if found != (shape, specification.trajectories.action_count):
+        found = (self._env.observation_shape, self._env.num_actions)
+        if found != (shape, num_actions):
             raise ValueError(
                 f"{specification.task} has observations and actions {found} here, and others at the learner"
             )
-        self._dropped = 0
-        self._player: RolloutWorker | None = None
-        self._version = 0
-        self._hash_version = 0
-        coder = make_coder(method, shape, self._networks.intrinsic, self._experiment.hash)
-        self._counter: VisitCounter | None = None
-        self._counting: HashCountClient | None = None
-        if coder is not None:
-            if hashcount is None:
-                raise ValueError(
-                    f"method {method.name!r} counts: give the address of the hash-count service (--hashcount)"
-                )
-            self._counting = HashCountClient(
-                hashcount, run=specification.run, code_width=coder.width, patience_seconds=COUNT_PATIENCE_SECONDS
-            )
-            run_wide = self._experiment.training.run_count_weight > 0
-            self._counter = VisitCounter(self._counting, coder.codes, specification.environments, run_wide=run_wide)
+        self._counter = self._make_counter(specification, hashcount)
+        self._worker: RolloutWorker | None = None
+        self._version = self._updates = self._dropped = 0
         self._metrics.environments.set(specification.environments)
+
+    def _make_counter(self, specification: RunSpecification, hashcount: grpc.Channel | None) -> VisitCounter | None:
+        """None if the method counts nothing."""
+        experiment, method = self._experiment, method_of(self._experiment)
+        kind = find_kind(specification.trajectories.observation_shape)
+        hash_function = make_hash_function(method, kind, self._networks.intrinsic, experiment.hash)
+        if hash_function is None:
+            return None
+        if hashcount is None:
+            raise ValueError(f"method {method.name!r} counts: give the address of the hash-count service (--hashcount)")
+        client = HashCountClient(
+            hashcount, run=specification.run, code_width=hash_function.width, patience_seconds=COUNT_PATIENCE_SECONDS
+        )
+        return VisitCounter(
+            client,
+            hash_function,
+            specification.environments,
+            run_wide=experiment.training.run_count_weight > 0,
+            strict=self._learner.deterministic,
+        )
 
     def give_up(self) -> None:
         """Waits no more for the hash-count service."""
-        if self._counting is not None:
-            self._counting.give_up()
+        if self._counter is not None:
+            self._counter.give_up()
 
     def run(self, stopped: threading.Event) -> None:
-        """Plays until `stopped`; then sends what was played. Raises what `LearnerClient.push` raises."""
-        sender = Sender(self._client, self._count if self._counter is not None else None, self._metrics)
-        in_turns = self._experiment.learner.deterministic or self._experiment.learner.synchronous
-        unroll_length = self._experiment.actors.unroll_length
+        """Plays until `stopped`: newer parameters, an unroll, hand it to the thread that hashes, counts, cuts and sends it.
+
+        Raises what `LearnerClient.push` raises.
+        """
+        sender, time = Sender(self._client, self._counter, self._metrics), self._metrics.time
+        in_turns = self._learner.deterministic or self._learner.synchronous
         try:
             while not stopped.is_set():
-                if self._experiment.learner.synchronous and not self._timed("waiting", self._room):
-                    continue
-                snapshot = self._timed("fetching", lambda: self._poll_parameters(stopped))
+                if self._learner.synchronous:
+                    with time.spent("waiting"):
+                        wanted = self._client.wait_for_credit(WAIT_SECONDS)
+                    if not wanted:
+                        continue
+                with time.spent("fetching"):
+                    snapshot = self._poll_parameters(stopped)
                 if snapshot is not None:
                     self._load_parameters(snapshot)
-                if self._player is None:
+                if self._worker is None:
                     continue  # stopped before there were parameters
-                journey = tracing.begin("unroll", parameters_version=self._version)
-                with tracing.span("play", parent=journey.traceparent):
-                    unroll = self._timed("acting", lambda: self._player.play(unroll_length))  # type: ignore[union-attr]
-                self._metrics.frames.inc(unroll.action_TE.size)
-                endings = [e.summary for each in unroll.endings for e in each if not e.summary.dropped]
-                self._metrics.episodes.inc(len(endings))
-                self._metrics.successes.inc(sum(summary.success for summary in endings))
-                self._note_dropped()
-                parcel = PendingUnroll(unroll, self._version, self._load_hash(self._version, self._intrinsic), journey)
-                self._timed("waiting", lambda: sender.send(parcel))  # noqa: B023  # called at once
-                if sender.backpressured or in_turns:
-                    self._timed("waiting", sender.wait_until_sent)
+                trace = tracing.begin("unroll", parameters_version=self._version)
+                with time.spent("acting"), tracing.span("play", parent=trace.traceparent):
+                    unroll = self._worker.play(self._experiment.actors.unroll_length)
+                self._note(unroll)
+                with time.spent("waiting"):
+                    sender.send(PendingUnroll(unroll, self._version, self._intrinsic, trace))
+                    if sender.backpressured or in_turns:
+                        sender.wait_until_sent()
         finally:
             self._env.close()
         sender.finish()
 
-    def _room(self) -> bool:
-        """Whether the learner waits for trajectories; it may take a while until it does."""
-        return self._client.wait_for_credit(WAIT_SECONDS)
-
-    def _note_dropped(self) -> None:
-        """Of environments whose engines can fail: also episodes that could not begin, of which no trajectory tells."""
+    def _note(self, unroll: Unroll) -> None:
+        self._metrics.frames.inc(unroll.action_TE.size)
+        ended = [ending.summary for each in unroll.endings for ending in each if not ending.summary.dropped]
+        self._metrics.episodes.inc(len(ended))
+        self._metrics.successes.inc(sum(summary.success for summary in ended))
+        # Of environments whose engines can fail: also episodes that could not begin, of which no trajectory tells.
         dropped = getattr(self._env, "dropped_episodes", 0)
         self._metrics.dropped.inc(dropped - self._dropped)
         self._dropped = dropped
@@ -143,10 +143,9 @@ class Actor:
 
         Versions and updates of a learner grow together; if they do not, it was killed, and began again at its last checkpoint.
         """
-        learner = self._experiment.learner
-        if not learner.deterministic or self._version == 0:
+        if not self._learner.deterministic or self._version == 0:
             return self._client.parameters(self._version)
-        due = self._updates + self._experiment.actors.num_envs // learner.batch_size
+        due = self._updates + self._experiment.actors.num_envs // self._learner.batch_size
         while not stopped.is_set():
             snapshot = self._client.parameters(self._version)
             if snapshot is not None:
@@ -161,10 +160,10 @@ class Actor:
         self._networks.policy.load_state_dict(policy)
         self._version, self._updates = snapshot.version, int(snapshot.tensors["updates"])
         self._metrics.version.set(self._version)
-        learner = self._experiment.learner
+        learner = self._learner
         # A deterministic run begins anew at every checkpoint, because environments are not saved in it.
         again = learner.deterministic and self._updates % learner.checkpoint_every == 0
-        if self._player is None or again:
+        if self._worker is None or again:
             if learner.deterministic and not again:
                 raise ValueError(
                     f"the run is deterministic, and goes on only from a checkpoint, but the learner is {self._updates} updates "
@@ -173,38 +172,7 @@ class Actor:
             key = self._updates if learner.deterministic else self._version
             seeds = np.random.SeedSequence((self._experiment.seed, self._index, key)).generate_state(2, np.uint32)
             observation_EO = self._env.reset(int(seeds[0]))
-            if self._player is None:
-                self._player = RolloutWorker(self._env, self._networks.policy, int(seeds[1]), observation_EO)
+            if self._worker is None:
+                self._worker = RolloutWorker(self._env, self._networks.policy, int(seeds[1]), observation_EO)
             else:
-                self._player.restart(int(seeds[1]), observation_EO)
-
-    def _count(self, unroll: Unroll) -> list[VisitCounts | None]:
-        assert self._counter is not None  # noqa: S101
-        counts = self._counter.count(unroll)
-        if self._experiment.learner.deterministic and any(each is None for each in counts):
-            raise ValueError(
-                "counting failed, and a deterministic run cannot leave anything out: restart the learner, which goes on from its "
-                "last checkpoint"
-            )
-        return counts
-
-    def _load_hash(self, version: int, tensors: Params) -> Callable[[], None]:
-        """What the thread that sends does before it hashes an unroll of this version."""
-
-        def use() -> None:
-            net = self._networks.intrinsic
-            if net is not None and self._hash_version != version:
-                own = {**dict(net.named_parameters()), **dict(net.named_buffers())}
-                with torch.no_grad():
-                    for name, tensor in tensors.items():
-                        own[name].copy_(tensor)
-                net.eval()
-                self._hash_version = version
-
-        return use
-
-    def _timed(self, activity: str, action: Callable[[], Any]) -> Any:
-        begin = time.monotonic()
-        result = action()
-        self._metrics.seconds.labels(activity).inc(time.monotonic() - begin)
-        return result
+                self._worker.restart(int(seeds[1]), observation_EO)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import Counter, Gauge
 
+from leco.telemetry.timing import TimeByActivity
+
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
@@ -33,15 +35,13 @@ class ActorMetrics:
             "Trajectories without counts because counting failed; the learner drops them.",
             registry=registry,
         )
-        self.seconds = Counter(
+        self.time = TimeByActivity(
             "leco_actor_time_seconds_total",
             "Time by what it was spent on: acting; waiting for the thread that sends; fetching parameters; in the thread that "
             "sends, counting (with hashing) and pushing (waiting for credits).",
-            ["activity"],
-            registry=registry,
+            ("acting", "waiting", "fetching", "counting", "pushing"),
+            registry,
         )
-        for activity in ("acting", "waiting", "fetching", "counting", "pushing"):
-            self.seconds.labels(activity)
         self.version = Gauge(
             "leco_actor_parameters_version", "The version of the parameters that act.", registry=registry
         )

@@ -78,7 +78,7 @@ class RolloutWorker:
     def restart(self, seed: int, observation_EO: npt.NDArray[np.uint8]) -> None:
         """Forgets everything; the next unroll begins with these first observations, and actions are drawn anew."""
         self._random.manual_seed(seed)
-        count = self._env.environments
+        count = self._env.num_envs
         self._observation_EO = observation_EO
         self._start_E = np.ones(count, bool)
         self._action_E = np.full(count, -1, np.int32)
@@ -90,7 +90,7 @@ class RolloutWorker:
     @torch.inference_mode()
     def play(self, steps: int) -> Unroll:
         """The next T actions in every environment."""
-        count, actions = self._env.environments, self._env.actions
+        count, actions = self._env.num_envs, self._env.num_actions
         unroll = Unroll(
             observation_TEO=np.empty((steps + 1, count, *self._env.observation_shape), np.uint8),
             start_TE=np.empty((steps + 1, count), bool),

@@ -16,13 +16,14 @@ from leco.telemetry import tracing
 from leco.types import Trajectory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from leco.learning.state import Params
     from leco.rpc.learner_client import LearnerClient
     from leco.telemetry.tracing import UnrollTrace
     from services.actor.metrics import ActorMetrics
     from services.actor.rollout import Unroll
-    from services.actor.visit_counter import VisitCounts
+    from services.actor.visit_counter import VisitCounter, VisitCounts
 
     Counts = list[VisitCounts | None]
 
@@ -31,12 +32,12 @@ HELD_UP_SECONDS = 0.02
 
 
 class PendingUnroll(NamedTuple):
-    """An unroll, the version of the parameters that played it, what to do before it is counted, and its trace."""
+    """An unroll, the version of the parameters that played it, the intrinsic module of that version, and its trace."""
 
     unroll: Unroll
     version: int
-    use_hash: Callable[[], None]
-    journey: UnrollTrace
+    intrinsic: Params
+    trace: UnrollTrace
 
 
 class Sender:
@@ -44,28 +45,28 @@ class Sender:
 
     Args:
         client: Of the learner.
-        count: The counts of an unroll, by environment; None if the method counts nothing.
+        counter: Counts what unrolls saw; None if the method counts nothing.
         metrics: To be told.
     """
 
-    def __init__(self, client: LearnerClient, count: Callable[[Unroll], Counts] | None, metrics: ActorMetrics) -> None:
+    def __init__(self, client: LearnerClient, counter: VisitCounter | None, metrics: ActorMetrics) -> None:
         self._client = client
-        self._count = count
+        self._counter = counter
         self._metrics = metrics
         self._number = 0
         self._changed = threading.Condition()  # guards the four below
-        self._parcel: PendingUnroll | None = None
+        self._pending: PendingUnroll | None = None
         self._finished = False
         self._pushing = 0.0
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="leco-sender", daemon=True)
         self._thread.start()
 
-    def send(self, parcel: PendingUnroll) -> None:
+    def send(self, pending: PendingUnroll) -> None:
         """Hands an unroll over as soon as the one before is sent. Raises what went wrong in the thread."""
         self.wait_until_sent()
         with self._changed:
-            self._parcel = parcel
+            self._pending = pending
             self._changed.notify_all()
 
     @property
@@ -76,7 +77,7 @@ class Sender:
     def wait_until_sent(self) -> None:
         """Waits until nothing is left to send. Raises what went wrong in the thread."""
         with self._changed:
-            self._changed.wait_for(lambda: self._parcel is None or self._failure is not None)
+            self._changed.wait_for(lambda: self._pending is None or self._failure is not None)
             if self._failure is not None:
                 raise self._failure
 
@@ -94,31 +95,30 @@ class Sender:
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._finished or self._parcel is not None)
-                    parcel = self._parcel
-                if parcel is None:
+                    self._changed.wait_for(lambda: self._finished or self._pending is not None)
+                    pending = self._pending
+                if pending is None:
                     return
-                with parcel.journey:
-                    counts = self._counted(parcel)
+                with pending.trace:
+                    counts = self._counted(pending)
                     with tracing.span("send", kind="producer", trajectories=len(counts)):
-                        self._push(self._cut(parcel, counts))
+                        self._push(self._cut(pending, counts))
                 with self._changed:
-                    self._parcel = None
+                    self._pending = None
                     self._changed.notify_all()
         except BaseException as error:  # noqa: BLE001  # it is raised again in the thread that acts
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
 
-    def _counted(self, parcel: PendingUnroll) -> Counts:
+    def _counted(self, pending: PendingUnroll) -> Counts:
         """The counts of each environment."""
-        unroll = parcel.unroll
-        begin = time.monotonic()
-        parcel.use_hash()
-        counts: Counts = [None] * unroll.action_TE.shape[1] if self._count is None else self._count(unroll)
-        self._metrics.seconds.labels("counting").inc(time.monotonic() - begin)
-        if self._count is not None:
-            self._metrics.uncounted.inc(sum(each is None for each in counts))
+        if self._counter is None:
+            return [None] * pending.unroll.action_TE.shape[1]
+        with self._metrics.time.spent("counting"):
+            self._counter.load_hash(pending.version, pending.intrinsic)
+            counts = self._counter.count(pending.unroll)
+        self._metrics.uncounted.inc(sum(each is None for each in counts))
         return counts
 
     def _push(self, trajectories: Sequence[Trajectory]) -> None:
@@ -127,11 +127,11 @@ class Sender:
         begin = time.monotonic()
         self._client.drain(None)
         self._pushing = waited + time.monotonic() - begin
-        self._metrics.seconds.labels("pushing").inc(self._pushing)
+        self._metrics.time.add("pushing", self._pushing)
 
-    def _cut(self, parcel: PendingUnroll, counts: Counts) -> list[Trajectory]:
+    def _cut(self, pending: PendingUnroll, counts: Counts) -> list[Trajectory]:
         """One trajectory for each environment."""
-        unroll, place = parcel.unroll, tracing.traceparent()
+        unroll, place = pending.unroll, tracing.traceparent()
         shape = unroll.observation_TEO.shape[2:]
         trajectories = []
         for e, (counts_T, endings) in enumerate(zip(counts, unroll.endings, strict=True)):
@@ -140,7 +140,7 @@ class Sender:
             trajectories.append(
                 Trajectory(
                     number=self._number,
-                    parameters_version=parcel.version,
+                    parameters_version=pending.version,
                     previous_action=int(unroll.previous_action_E[e]),
                     previous_reward=float(unroll.previous_reward_E[e]),
                     observation=unroll.observation_TEO[:, e],

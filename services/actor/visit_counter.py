@@ -1,4 +1,4 @@
-"""Has what an unroll saw counted: one call for all environments.
+"""Hashes what an unroll saw, and has it counted: one call for all environments.
 
 Counted are, for each episode in order: its first observation, once, and what each action led to; the true last observation
 where an action ended the episode. Counts of first observations are not needed: they only make a return to the start known.
@@ -17,10 +17,10 @@ from leco.rpc.hashcount_client import CodeBatch
 from leco.telemetry import tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy.typing as npt
 
+    from leco.learning.state import Params
+    from leco.models.hash_function import HashFunction
     from leco.rpc.hashcount_client import HashCountClient
     from services.actor.rollout import Unroll
 
@@ -57,52 +57,64 @@ class VisitCounter:
 
     Args:
         client: Of the hash-count service.
-        codes: Hashes observations.
-        environments: E.
+        hash_function: Of the method.
+        num_envs: E.
         run_wide: Whether to have everything counted in the whole run too.
+        strict: Whether it is an error if counts cannot be had.
     """
 
     def __init__(
         self,
         client: HashCountClient,
-        codes: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]],
-        environments: int,
+        hash_function: HashFunction,
+        num_envs: int,
         *,
         run_wide: bool = False,
+        strict: bool = False,
     ) -> None:
-        self._client = client
-        self._run_wide = run_wide
-        self._codes = codes
-        self._episodes = [_Episode() for _ in range(environments)]
+        self._client, self._hash = client, hash_function
+        self._run_wide, self._strict = run_wide, strict
+        self._hash_version = 0
+        self._episodes = [_Episode() for _ in range(num_envs)]
+
+    def give_up(self) -> None:
+        """Waits no more for the hash-count service."""
+        self._client.give_up()
+
+    def load_hash(self, version: int, tensors: Params) -> None:
+        """Hashes from now on with the intrinsic module of this version."""
+        if self._hash_version != version:
+            self._hash.load(tensors)
+            self._hash_version = version
 
     def count(self, unroll: Unroll) -> list[VisitCounts | None]:
         """The counts of each environment; None where they could not be had for every step."""
-        steps, environments = unroll.action_TE.shape
+        steps, num_envs = unroll.action_TE.shape
         with tracing.span("code"):
             code_TEW, terminal = self._hashed(unroll)
         batches: list[CodeBatch] = []
         where: list[tuple[int, EpisodeSegment]] = []
         counts_E: list[VisitCounts | None] = [
             VisitCounts(np.zeros(steps, np.uint32), np.zeros(steps, np.uint32) if self._run_wide else None)
-            for _ in range(environments)
+            for _ in range(num_envs)
         ]
-        for e in range(environments):
+        for e in range(num_envs):
             ends = iter(terminal[e])
-            for visit in visits(unroll.start_TE[:, e]):
-                if visit.fresh:
+            for segment in segments(unroll.start_TE[:, e]):
+                if segment.fresh:
                     self._episodes[e] = _Episode()
                 episode = self._episodes[e]
                 if episode.lost:
                     counts_E[e] = None
-                    if visit.final:
+                    if segment.final:
                         next(ends)
                     continue
                 # What the actions led to is one later; before it, the first of the episode.
-                codes_nW = code_TEW[visit.begin + (not visit.fresh) : visit.end + 1, e]
-                if visit.final:
+                codes_nW = code_TEW[segment.begin + (not segment.fresh) : segment.end + 1, e]
+                if segment.final:
                     codes_nW = np.concatenate([codes_nW[:-1], next(ends)[None]])
-                batches.append(CodeBatch(episode.id, episode.sequence, np.ascontiguousarray(codes_nW), visit.final))
-                where.append((e, visit))
+                batches.append(CodeBatch(episode.id, episode.sequence, np.ascontiguousarray(codes_nW), segment.final))
+                where.append((e, segment))
                 episode.sequence += 1
         if batches:  # none if all episodes are lost
             self._fill(batches, where, counts_E)
@@ -115,7 +127,7 @@ class VisitCounter:
         by_id = {episode.id: episode for episode in self._episodes}
         with tracing.span("count", kind="client", batches=len(batches)):
             results = self._client.count(batches, run_wide=self._run_wide)
-        for batch, (e, visit), result in zip(batches, where, results, strict=True):
+        for batch, (e, segment), result in zip(batches, where, results, strict=True):
             if result.counts is None and batch.episode_id in by_id:
                 by_id[batch.episode_id].lost = True
             if result.counts is None or (self._run_wide and result.run_counts is None):
@@ -124,7 +136,12 @@ class VisitCounter:
             if (counts := counts_E[e]) is not None:
                 for count_T, answer in ((counts.episode_T, result.counts), (counts.run_T, result.run_counts)):
                     if count_T is not None and answer is not None:
-                        count_T[visit.begin : visit.end] = answer[1:] if visit.fresh else answer
+                        count_T[segment.begin : segment.end] = answer[1:] if segment.fresh else answer
+        if failed and self._strict:
+            raise ValueError(
+                "counting failed, and a deterministic run cannot leave anything out: restart the learner, which goes on from its "
+                "last checkpoint"
+            )
         if failed:
             log.warning("counting failed; the unrolls are marked as uncounted", batches=len(failed), first=failed[0])
 
@@ -135,13 +152,13 @@ class VisitCounter:
         every_NO = unroll.observation_TEO.reshape(-1, *unroll.observation_TEO.shape[2:])
         if last:
             every_NO = np.concatenate([every_NO, np.stack(last)])
-        code_NW = self._codes(every_NO)
+        code_NW = self._hash.codes(every_NO)
         inside = shape_TE[0] * shape_TE[1]
         rest = iter(code_NW[inside:])
         return code_NW[:inside].reshape(*shape_TE, -1), [[next(rest) for _ in each] for each in unroll.endings]
 
 
-def visits(start_T: npt.NDArray[np.bool_]) -> list[EpisodeSegment]:
+def segments(start_T: npt.NDArray[np.bool_]) -> list[EpisodeSegment]:
     """The episodes in an unroll of one environment, in order. start_T: [T+1]."""
     steps = len(start_T) - 1
     ends = [t for t in range(1, steps + 1) if start_T[t]]

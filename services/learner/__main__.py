@@ -17,7 +17,8 @@ from leco.config.toml import to_toml
 from leco.envs.registry import find_task
 from leco.learning.state import Networks, init
 from leco.models.build import build
-from leco.models.hash_function import make_coder
+from leco.models.hash_function import make_hash_function
+from leco.models.kinds.table import find_kind
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
 from leco.rpc.learner_client import SERVICE
 from leco.rpc.server import RpcServer, wait_for_signal
@@ -97,9 +98,11 @@ async def serve(settings: LearnerSettings) -> None:
         log.info("draining", reason=why, seconds=settings.drain_seconds)
         parts.servicer.drain()
         parts.intake.close()
-        await training  # the update in progress, and a checkpoint
-        await server.drain(settings.drain_seconds)
-        stopped.cancel()
+        try:
+            await training  # the update in progress, and a checkpoint
+        finally:
+            await server.drain(settings.drain_seconds)
+            stopped.cancel()
     log.info("stopped", frames=parts.trainer.frames)
 
 
@@ -116,7 +119,7 @@ def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextli
     experiment = open_run(settings.run_dir, settings.config)
     torch.manual_seed(experiment.seed)
     task, method = find_task(experiment.task), method_of(experiment)
-    networks = build(method, task.observation_shape, task.actions, experiment.hash, experiment.network.width)
+    networks = build(method, task.observation_shape, task.num_actions, experiment.hash, experiment.network.width)
     device = torch.device(settings.device)
     networks = Networks(*(net if net is None else net.to(device) for net in networks))  # type: ignore[arg-type]
     checkpoints = Checkpoints(settings.run_dir / "checkpoints", experiment.learner.keep_checkpoints)
@@ -136,7 +139,7 @@ def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextli
     )
     metrics.run(run_name(settings.run_dir), experiment.task, experiment.method)
     specification = _specification(
-        experiment, networks, run_name(settings.run_dir), task.observation_shape, task.actions
+        experiment, networks, run_name(settings.run_dir), task.observation_shape, task.num_actions
     )
     servicer = LearnerServicer(specification, intake, metrics, software_version=metadata.version("leco"))
     trainer = Trainer(
@@ -162,21 +165,22 @@ def _max_lag(experiment: Experiment) -> int:
 
 
 def _specification(
-    experiment: Experiment, networks: Networks, run: str, observation_shape: tuple[int, ...], actions: int
+    experiment: Experiment, networks: Networks, run: str, observation_shape: tuple[int, ...], num_actions: int
 ) -> RunSpecification:
-    coder = make_coder(method_of(experiment), observation_shape, networks.intrinsic, experiment.hash)
+    kind = find_kind(observation_shape)
+    hash_function = make_hash_function(method_of(experiment), kind, networks.intrinsic, experiment.hash)
     core = networks.policy.initial_state(1)
     return RunSpecification(
         run=run,
         task=experiment.task,
         method=experiment.method,
         environments=experiment.actors.num_envs,
-        code_width=0 if coder is None else coder.width,
+        code_width=0 if hash_function is None else hash_function.width,
         configuration_toml=to_toml(experiment),
         trajectories=TrajectorySpec(
             unroll_length=experiment.actors.unroll_length,
             observation_shape=observation_shape,
-            action_count=actions,
+            action_count=num_actions,
             core_state_shape=tuple(core[:, :, 0].shape),
         ),
     )

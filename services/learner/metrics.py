@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from prometheus_client import Counter, Gauge, Histogram
 
+from leco.telemetry.timing import TimeByActivity
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from leco.types import EpisodeSummary
 
 DropReason = Literal["lag", "uncounted", "duplicate"]
-Activity = Literal["waiting", "updating", "publishing"]
 
 LAG_BUCKETS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 LENGTH_BUCKETS = tuple(2**power for power in range(3, 15))
@@ -78,14 +79,12 @@ class LearnerMetrics:
         )
         self.frames = Counter("leco_learner_frames", "Actions trained on.", registry=registry)
         self.updates = Counter("leco_learner_updates", "Training steps.", registry=registry)
-        self._spent = Counter(
-            "leco_learner_time_seconds",
+        self.time = TimeByActivity(
+            "leco_learner_time_seconds_total",
             "What the trainer spent its time on: waiting for trajectories, updating, publishing parameters.",
-            ["activity"],
-            registry=registry,
+            ("waiting", "updating", "publishing"),
+            registry,
         )
-        for activity in ("waiting", "updating", "publishing"):
-            self._spent.labels(activity)
         self.run_frames = Gauge(
             "leco_learner_run_frames", "Actions trained on over all starts of the run.", registry=registry
         )
@@ -154,10 +153,6 @@ class LearnerMetrics:
     def dropped(self, reason: DropReason, number: int = 1) -> None:
         """Notes trajectories that were acknowledged but will not be trained on."""
         self._dropped.labels(reason).inc(number)
-
-    def spent(self, activity: Activity, seconds: float) -> None:
-        """Notes what the trainer spent time on."""
-        self._spent.labels(activity).inc(seconds)
 
     def statistic(self, name: str, value: float) -> None:
         """Notes a statistic of the last training step."""

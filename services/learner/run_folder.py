@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 from leco.checkpoint.atomic_file import atomic_write
 from leco.config.experiment import ConfigError, Experiment
 from leco.config.toml import parse, to_toml
+from leco.envs.registry import FAMILIES
 from leco.telemetry.provenance import hardware, typed_command
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ENDS = ("frames", "until")  # what may differ between the starts of a run
-PACKAGES = ("leco", "torch", "numpy", "grpcio", "minigrid")
+PACKAGES = ("leco", "torch", "numpy", "grpcio", *(family.package for family in FAMILIES.values()))
 
 
 def open_run(folder: Path, config: Path | None) -> Experiment:

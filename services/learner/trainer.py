@@ -76,7 +76,6 @@ class Trainer:
         self._frames_of_update = experiment.learner.batch_size * experiment.actors.unroll_length
         self._milestones = milestone_updates(experiment)
         self._best = best
-        self._spent = dict.fromkeys(("waiting", "updating", "publishing"), 0.0)
         self._lag = 0.0
         self._recorded = (state.updates, time.monotonic())
         metrics.run_frames.set(self.frames)
@@ -142,14 +141,13 @@ class Trainer:
     def _step(self) -> bool:
         """One update; False if there are no more trajectories."""
         learner = self._experiment.learner
-        clock = [time.monotonic()]
-        trajectories = self._intake.take(learner.batch_size, hold=True)
-        clock.append(time.monotonic())
+        with self._metrics.time.spent("waiting"):
+            trajectories = self._intake.take(learner.batch_size, hold=True)
         if trajectories is None:
             return False
         newest = self._checkpoints.version(self.state.updates)
         self._lag = newest - sum(each.parameters_version for each in trajectories) / len(trajectories)
-        with _traced(trajectories):
+        with self._metrics.time.spent("updating"), _traced(trajectories):
             batch = make_batch(trajectories, self._device, max_steps=self._max_steps)
             self.state, stats = update(
                 self._networks,
@@ -163,15 +161,11 @@ class Trainer:
                 when_hashed=_nothing if learner.synchronous else self._intake.free,
                 on_policy=self._publish_early if self._early else _nothing,
             )
-        clock.append(time.monotonic())
-        if self.state.updates % learner.publish_every == 0 and not self._early:
-            self.publish()
-        if learner.synchronous and not self._early:
-            self._intake.free()
-        clock.append(time.monotonic())
-        for activity, begin, end in zip(self._spent, clock, clock[1:], strict=False):
-            self._spent[activity] += end - begin
-            self._metrics.spent(activity, end - begin)  # type: ignore[arg-type]
+        with self._metrics.time.spent("publishing"):
+            if self.state.updates % learner.publish_every == 0 and not self._early:
+                self.publish()
+            if learner.synchronous and not self._early:
+                self._intake.free()
         self._metrics.updates.inc()
         self._metrics.frames.inc(self._frames_of_update)
         self._metrics.run_frames.set(self.frames)
@@ -185,7 +179,6 @@ class Trainer:
         now = time.monotonic()
         frames = (self.state.updates - updates) * self._frames_of_update
         self._recorded = (self.state.updates, now)
-        total = sum(self._spent.values()) or 1.0
         line: dict[str, float] = {
             "frames": self.frames,
             "updates": self.state.updates,
@@ -196,9 +189,8 @@ class Trainer:
             **stats,
             "policy_lag": self._lag,
             "queue": self._intake.waiting,
-            **{f"{activity}_share": seconds / total for activity, seconds in self._spent.items()},
+            **{f"{activity}_share": share for activity, share in self._metrics.time.take_shares().items()},
         }
-        self._spent = dict.fromkeys(self._spent, 0.0)
         self._recorder.write(line)
         for name, value in stats.items():
             self._metrics.statistic(name, value)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from leco.envs.dmlab import engine as wire
 from leco.envs.dmlab.process import SHAPE, Engine, gather
-from leco.envs.vector import Steps, checked_actions, checked_environments, checked_seed, episode_seed
+from leco.envs.vector import Steps, checked_actions, checked_num_envs, checked_seed, episode_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -131,7 +131,7 @@ class DmlabEnv:
 
     Args:
         level: As DeepMind Lab calls it, for example contributed/dmlab30/lasertag_three_opponents_small.
-        environments: How many.
+        num_envs: How many.
         seed: Episode k of environment e depends on (seed, e, k) alone.
         machine: Read from the environment variables if it is not given.
 
@@ -143,18 +143,18 @@ class DmlabEnv:
         dropped_E: bool [E], whether the episode that ended in the last step did.
     """
 
-    def __init__(self, level: str, environments: int, seed: int, *, machine: Machine | None = None) -> None:
+    def __init__(self, level: str, num_envs: int, seed: int, *, machine: Machine | None = None) -> None:
         self._machine = machine = Machine.from_environment() if machine is None else machine
         self._seed = checked_seed(seed)
         self.dropped_episodes = 0
         if machine.cache is not None:
             _look_at(machine.cache)
         first_message = machine.configuration(level)
-        self._engines = [Engine(machine.python, first_message) for _ in range(checked_environments(environments))]
-        self._episode_E = [-1] * environments
-        self._length_E = [0] * environments
-        self._failures_E = [0] * environments
-        self.dropped_E = np.zeros(environments, np.bool_)
+        self._engines = [Engine(machine.python, first_message) for _ in range(checked_num_envs(num_envs))]
+        self._episode_E = [-1] * num_envs
+        self._length_E = [0] * num_envs
+        self._failures_E = [0] * num_envs
+        self.dropped_E = np.zeros(num_envs, np.bool_)
         self._seen_EO: npt.NDArray[np.uint8] | None = None
         self._try_one(level)
 
@@ -164,12 +164,12 @@ class DmlabEnv:
         return SHAPE
 
     @property
-    def actions(self) -> int:
+    def num_actions(self) -> int:
         """How many actions there are."""
         return len(ACTIONS)
 
     @property
-    def environments(self) -> int:
+    def num_envs(self) -> int:
         """E, how many environments there are."""
         return len(self._engines)
 

@@ -16,7 +16,7 @@ from minigrid.core.actions import Actions
 
 from leco.envs.minigrid import kernel
 from leco.envs.minigrid.levels import LevelSource
-from leco.envs.vector import Steps, checked_actions, checked_environments, checked_seed, episode_seed
+from leco.envs.vector import Steps, checked_actions, checked_num_envs, checked_seed, episode_seed
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
@@ -28,15 +28,15 @@ class CompiledMiniGrid:
     The first `reset` of a process compiles the kernel, which takes seconds.
     """
 
-    def __init__(self, spec: EnvSpec, environments: int, seed: int) -> None:
+    def __init__(self, spec: EnvSpec, num_envs: int, seed: int) -> None:
         self._source = LevelSource(spec)
         self._shape = (self._source.view, self._source.view, 3)
         self._see_through = self._source.see_through
         self._seed = checked_seed(seed)
-        self._episode_E = np.zeros(checked_environments(environments), np.int64)
-        self._cell_EHW = np.zeros((environments, *self._source.size), np.int32)
-        self._agent_E = np.zeros(environments, kernel.AGENT)
-        self._colour_ED = np.zeros((environments, self._source.drops), np.int32)
+        self._episode_E = np.zeros(checked_num_envs(num_envs), np.int64)
+        self._cell_EHW = np.zeros((num_envs, *self._source.size), np.int32)
+        self._agent_E = np.zeros(num_envs, kernel.AGENT)
+        self._colour_ED = np.zeros((num_envs, self._source.drops), np.int32)
         self._reward_S = self._source.rewards()
         self._ready = False
 
@@ -46,12 +46,12 @@ class CompiledMiniGrid:
         return self._shape
 
     @property
-    def actions(self) -> int:
+    def num_actions(self) -> int:
         """How many actions the task has."""
         return len(Actions)
 
     @property
-    def environments(self) -> int:
+    def num_envs(self) -> int:
         """E, how many environments there are."""
         return len(self._episode_E)
 
@@ -60,19 +60,19 @@ class CompiledMiniGrid:
         if seed is not None:
             self._seed = checked_seed(seed)
         self._episode_E[:] = -1
-        observation_EO = np.empty((self.environments, *self._shape), np.uint8)
-        self._begin(np.arange(self.environments), observation_EO)
+        observation_EO = np.empty((self.num_envs, *self._shape), np.uint8)
+        self._begin(np.arange(self.num_envs), observation_EO)
         self._ready = True
         return observation_EO
 
     def step(self, action_E: npt.ArrayLike) -> Steps:
         """Takes one action in each environment."""
-        action_E = checked_actions(action_E, self.environments, self.actions)
+        action_E = checked_actions(action_E, self.num_envs, self.num_actions)
         if not self._ready:
             raise RuntimeError("reset() must be called before step()")
-        observation_EO = np.empty((self.environments, *self._shape), np.uint8)
-        reward_E = np.empty(self.environments, np.float32)
-        done_E = np.empty(self.environments, np.bool_)
+        observation_EO = np.empty((self.num_envs, *self._shape), np.uint8)
+        reward_E = np.empty(self.num_envs, np.float32)
+        done_E = np.empty(self.num_envs, np.bool_)
         kernel.step(
             action_E,
             self._cell_EHW,

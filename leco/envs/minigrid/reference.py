@@ -19,7 +19,7 @@ from leco.envs.minigrid import (
     noisy_tv,  # noqa: F401  # register their tasks too
     obstructed_maze,  # noqa: F401  # register their tasks too
 )
-from leco.envs.vector import Steps, checked_actions, checked_environments, checked_seed, episode_seed
+from leco.envs.vector import Steps, checked_actions, checked_num_envs, checked_seed, episode_seed
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
@@ -36,8 +36,8 @@ def make_one(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
 class ReferenceMiniGrid:
     """E environments of one MiniGrid task in a Python loop; see `VectorEnv`."""
 
-    def __init__(self, spec: EnvSpec, environments: int, seed: int) -> None:
-        self._envs = [make_one(spec) for _ in range(checked_environments(environments))]
+    def __init__(self, spec: EnvSpec, num_envs: int, seed: int) -> None:
+        self._envs = [make_one(spec) for _ in range(checked_num_envs(num_envs))]
         space = self._envs[0].observation_space["image"]  # type: ignore[index]  # MiniGrid's observations are dictionaries
         self._shape: tuple[int, ...] = space.shape
         self._actions = int(self._envs[0].action_space.n)  # type: ignore[attr-defined]  # always discrete
@@ -50,12 +50,12 @@ class ReferenceMiniGrid:
         return self._shape
 
     @property
-    def actions(self) -> int:
+    def num_actions(self) -> int:
         """How many actions the task has."""
         return self._actions
 
     @property
-    def environments(self) -> int:
+    def num_envs(self) -> int:
         """E, how many environments there are."""
         return len(self._envs)
 

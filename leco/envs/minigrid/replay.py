@@ -20,7 +20,7 @@ from leco.envs.minigrid.reference import make_one
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from leco.envs.registry import Task
+    from leco.envs.task import Task
 
 _ONLY_MOVE = (Actions.left, Actions.right, Actions.forward)
 

@@ -12,7 +12,7 @@ import logging
 import numpy as np
 import numpy.typing as npt
 
-from leco.envs.vector import Steps, checked_actions, checked_environments, checked_seed, episode_seed
+from leco.envs.vector import Steps, checked_actions, checked_num_envs, checked_seed, episode_seed
 from leco.envs.vizdoom.engine import CRASHES, OBSERVATION_SHAPE, Engine
 from leco.envs.vizdoom.guard import Guard
 from leco.envs.vizdoom.scenarios import SCENARIOS
@@ -30,26 +30,26 @@ class VizdoomEnv:
 
     Args:
         scenario: a name of SCENARIOS.
-        environments: how many; at least 1.
+        num_envs: how many; at least 1.
         seed: at least 0.
 
     Attributes:
         dropped_E: bool [E], whether the episode that ended in the last step was dropped.
     """
 
-    def __init__(self, scenario: str, environments: int, seed: int) -> None:
+    def __init__(self, scenario: str, num_envs: int, seed: int) -> None:
         if scenario not in SCENARIOS:
             raise ValueError(f"there is no ViZDoom scenario {scenario!r}; known are {', '.join(SCENARIOS)}")
-        checked_environments(environments)
+        checked_num_envs(num_envs)
         self._seed = checked_seed(seed)
         self._scenario = SCENARIOS[scenario]
         self._guard = Guard()
-        self._engines = [Engine(self._scenario, self._guard.mark) for _ in range(environments)]
-        self._seen_EO = np.zeros((environments, *OBSERVATION_SHAPE), np.uint8)
+        self._engines = [Engine(self._scenario, self._guard.mark) for _ in range(num_envs)]
+        self._seen_EO = np.zeros((num_envs, *OBSERVATION_SHAPE), np.uint8)
         self._episode_E: list[int] = []
-        self._crashes_E = [0] * environments
+        self._crashes_E = [0] * num_envs
         self._dropped = 0
-        self.dropped_E = np.zeros(environments, np.bool_)
+        self.dropped_E = np.zeros(num_envs, np.bool_)
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
@@ -57,12 +57,12 @@ class VizdoomEnv:
         return OBSERVATION_SHAPE
 
     @property
-    def actions(self) -> int:
+    def num_actions(self) -> int:
         """How many actions the task has."""
         return len(self._scenario.actions)
 
     @property
-    def environments(self) -> int:
+    def num_envs(self) -> int:
         """E, how many environments there are."""
         return len(self._engines)
 
@@ -84,7 +84,7 @@ class VizdoomEnv:
 
     def step(self, action_E: npt.ArrayLike) -> Steps:
         """Takes one action in each environment."""
-        action_E = checked_actions(action_E, len(self._engines), self.actions)
+        action_E = checked_actions(action_E, len(self._engines), self.num_actions)
         if not self._episode_E:
             raise RuntimeError("reset() must be called before step()")
         reward_E = np.zeros(len(self._engines), np.float32)
