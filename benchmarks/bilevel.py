@@ -44,7 +44,7 @@ from torch.func import functional_call
 from update import ACTIONS, real_batch
 
 from leco.algo.dedup import distinct
-from leco.algo.losses import entropy, log_prob, policy_gradient_loss, value_loss
+from leco.algo.losses import entropy, log_prob
 from leco.algo.meta import meta_gradient_weights, outer_loss
 from leco.algo.optim import AdamState, adam, adam_jacobian_diag
 from leco.algo.vtrace import VTrace, vtrace
@@ -225,10 +225,11 @@ def inner(problem: Problem, forward: Forward, policy: Parameters, r_ta_TB: Tenso
         value_TB=value_TB[:-1],
         bootstrap_B=value_TB[-1],
     )
-    gradient_loss = policy_gradient_loss(
-        log_prob_TB=log_pi_TB, advantage_TB=trace.advantage_TB, rho_TB=trace.rho_TB, detach_weights=detach
-    )
-    critic_loss = value_loss(value_TB=value_TB[:-1], target_TB=trace.target_TB, detach_target=detach)
+    weight_TB, target_TB = trace.rho_TB * trace.advantage_TB, trace.target_TB
+    if detach:
+        weight_TB, target_TB = weight_TB.detach(), target_TB.detach()
+    gradient_loss = -(weight_TB * log_pi_TB).mean()
+    critic_loss = 0.5 * (value_TB[:-1] - target_TB).square().mean()
     whole = gradient_loss + critic_loss - settings.entropy_cost * entropy(logits_TBA)
     return Inner(gradient_loss, whole, log_pi_TB, trace, gates)
 

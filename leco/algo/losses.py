@@ -34,22 +34,15 @@ def entropy(logits_TBA: Tensor) -> Tensor:
     return -(log_pi_TBA.exp() * log_pi_TBA).sum(dim=-1).mean()
 
 
-def policy_gradient_loss(
-    *, log_prob_TB: Tensor, advantage_TB: Tensor, rho_TB: Tensor, detach_weights: bool = True
-) -> Tensor:
+def policy_gradient_loss(*, log_prob_TB: Tensor, advantage_TB: Tensor, rho_TB: Tensor) -> Tensor:
     """The loss whose descent climbs eq. 3 (or 4): -mean(rho * log pi(a) * advantage) over T x B.
 
     log_prob_TB     of the actions taken, under the policy that learns
-    advantage_TB    without the importance weight, as `vtrace` gives it
-    rho_TB          the clipped importance weight
-    detach_weights  whether advantage and rho are constants. Without it the loss is differentiated through them too,
-                    as an intrinsic reward that learns needs
+    advantage_TB    without the importance weight, as `vtrace` gives it; a constant
+    rho_TB          the clipped importance weight; a constant
     """
     require_same_shape(log_prob_TB=log_prob_TB, advantage_TB=advantage_TB, rho_TB=rho_TB)
-    weight_TB = rho_TB * advantage_TB
-    if detach_weights:
-        weight_TB = weight_TB.detach()
-    return -(weight_TB * log_prob_TB).mean()
+    return -((rho_TB * advantage_TB).detach() * log_prob_TB).mean()
 
 
 def clipped_surrogate_loss(
@@ -86,16 +79,13 @@ def standardize(x: Tensor) -> Tensor:
     return (x - mean) / (deviation + 1e-8)
 
 
-def value_loss(*, value_TB: Tensor, target_TB: Tensor, detach_target: bool = True) -> Tensor:
+def value_loss(*, value_TB: Tensor, target_TB: Tensor) -> Tensor:
     """Half the mean squared error of the value over T x B; the half is the loss's coefficient, so add it as it is.
 
-    target_TB      what the value should have been, as `vtrace` gives it
-    detach_target  whether the target is a constant
+    target_TB  what the value should have been, as `vtrace` gives it; a constant
     """
     require_same_shape(value_TB=value_TB, target_TB=target_TB)
-    if detach_target:
-        target_TB = target_TB.detach()
-    return 0.5 * (value_TB - target_TB).square().mean()
+    return 0.5 * (value_TB - target_TB.detach()).square().mean()
 
 
 def reconstruction_loss(output_N: Tensor, target_N: Tensor, weight_N: Tensor | None = None) -> Tensor:

@@ -79,7 +79,7 @@ def make_snapshot(state: TrainingState, version: int) -> ParameterSnapshot:
 def load_snapshot(snapshot: ParameterSnapshot, networks: Networks) -> tuple[Params, Params]:
     """The parameters of the policy, and the tensors of the hash (none for a method without a learned one).
 
-    They are copies on the CPU, of the types that `networks` has; arrays of half precision are widened.
+    They are copies on the CPU, of the types that `networks` has.
 
     Raises:
         SnapshotError: names or shapes are not those of the networks, or `updates` is missing.
@@ -104,10 +104,9 @@ def _of_the_hash(intrinsic: Mapping[str, Tensor]) -> Params:
 def _like(name: str, snapshot: ParameterSnapshot, like: Tensor) -> Tensor:
     array = snapshot.tensors[name]
     dtype = torch.empty(0, dtype=like.dtype).numpy().dtype
-    half = array.dtype == np.float16 and like.dtype.is_floating_point
-    if array.shape != like.shape or not (half or array.dtype == dtype):
+    if array.shape != like.shape or array.dtype != dtype:
         raise SnapshotError(
             f"snapshot {snapshot.version} has {array.dtype} {list(array.shape)} as {name}, "
             f"expected {dtype} {list(like.shape)}"
         )
-    return torch.from_numpy(array.astype(dtype))
+    return torch.from_numpy(array.copy())

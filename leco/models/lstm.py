@@ -285,10 +285,18 @@ class LstmCore(nn.Module):
             gates_x = project(x, self.weight_ih[layer], self.bias[layer])
             if layer == 0 and index_TB is not None:
                 gates_x = gates_x.index_select(0, index_TB.flatten()).view(*index_TB.shape, -1)
-            if cached_gates_TB4H is not None:  # gates_x is only the tangent: the numbers that it belongs to are not needed
+            if (
+                cached_gates_TB4H is not None
+            ):  # gates_x is only the tangent: the numbers that it belongs to are not needed
                 gates_x = forward_ad.make_dual(cached_gates_TB4H, gates_x)
             x, h_c, gates_TB4H = unroll(
-                gates_x, start_TB, h_BH, c_BH, self.weight_hh[layer], overwrite=True, cached_gates_TB4H=cached_gates_TB4H
+                gates_x,
+                start_TB,
+                h_BH,
+                c_BH,
+                self.weight_hh[layer],
+                overwrite=True,
+                cached_gates_TB4H=cached_gates_TB4H,
             )
             last.append(torch.stack(h_c))
             gates.append(gates_TB4H)

@@ -9,10 +9,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from leco.rpc.contract import checked_tensors
 from leco.rpc.tensors import (
@@ -29,6 +26,9 @@ from leco.rpc.tensors import (
 )
 from leco.types import EpisodeSummary, ParameterSnapshot, RunSpecification, Trajectory, TrajectorySpec
 from leco.v1 import learner_pb2, tensor_pb2, trajectory_pb2
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = [
     "CodecError",
@@ -194,19 +194,12 @@ def _largest_payload(spec: TrajectorySpec) -> int:
 
 
 def parameters_to_messages(
-    snapshot: ParameterSnapshot, *, half_precision: bool, chunk_bytes: int = 2 * 1024 * 1024
+    snapshot: ParameterSnapshot, *, chunk_bytes: int = 2 * 1024 * 1024
 ) -> Iterator[learner_pb2.ParametersResponse]:
-    """A snapshot as a stream: the header, then the payload in chunks. It is packed here, the chunks are cut as asked.
-
-    With `half_precision`, floating-point tensors travel as float16. One that holds a finite value beyond float16's
-    range (65,504) keeps its type instead: an infinite parameter would ruin the policy without a word.
-    """
+    """A snapshot as a stream: the header, then the payload in chunks. It is packed here, the chunks are cut as asked."""
     if not 1 <= chunk_bytes < CHUNK_LIMIT_BYTES:
         raise ValueError(f"chunk_bytes is {chunk_bytes}, expected 1 to {CHUNK_LIMIT_BYTES - 1}")
-    tensors = snapshot.tensors
-    if half_precision:
-        tensors = {name: _halved(tensor) for name, tensor in tensors.items()}
-    specs, payload = pack(tensors)
+    specs, payload = pack(snapshot.tensors)
     header = learner_pb2.ParametersHeader(
         version=snapshot.version, specs=specs, payload_bytes=len(payload), payload_crc32=zlib.crc32(payload)
     )
@@ -217,22 +210,13 @@ def parameters_to_messages(
     return itertools.chain([learner_pb2.ParametersResponse(header=header)], chunks)
 
 
-def _halved(tensor: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    if tensor.dtype.kind != "f" or tensor.dtype.itemsize not in (4, 8):
-        return tensor
-    with np.errstate(over="ignore"):
-        half = tensor.astype(np.float16)
-    return half if np.array_equal(np.isfinite(half), np.isfinite(tensor)) else tensor
-
-
 def parameters_from_messages(
     messages: Iterable[learner_pb2.ParametersResponse], *, max_bytes: int
 ) -> ParameterSnapshot | None:
     """The snapshot in a stream, or None if the stream is empty: nothing newer than what the caller has.
 
     The arrays are read-only views over one buffer of at most `max_bytes`, which is reserved only after the header was
-    found consistent. They keep the type in which they travelled, so float16 stays float16: copying them into a
-    float32 network widens them anyway.
+    found consistent.
     """
     stream = iter(messages)
     first = next(stream, None)

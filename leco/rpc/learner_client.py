@@ -176,7 +176,7 @@ class LearnerClient:
                 raise RunChanged(_difference(self._specification, specification))
         return specification, response.parameters_version
 
-    def parameters(self, newer_than: int, *, half_precision: bool = False) -> ParameterSnapshot | None:
+    def parameters(self, newer_than: int) -> ParameterSnapshot | None:
         """The newest parameters, or None if there are none newer than this version (0: any). Waits for a learner that is away.
 
         Raises:
@@ -184,9 +184,7 @@ class LearnerClient:
             RunChanged: the learner has another run now.
             CodecError: what came breaks the contract.
         """
-        request = learner_pb2.ParametersRequest(
-            run=self._joined().run, newer_than=newer_than, half_precision=half_precision
-        )
+        request = learner_pb2.ParametersRequest(run=self._joined().run, newer_than=newer_than)
 
         def attempt(seconds: float) -> ParameterSnapshot | None:
             call = self._stub.Parameters(request, timeout=min(seconds, PARAMETERS_SECONDS))

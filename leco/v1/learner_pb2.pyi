@@ -236,23 +236,19 @@ class ParametersRequest(_message.Message):
 
     RUN_FIELD_NUMBER: _builtins.int
     NEWER_THAN_FIELD_NUMBER: _builtins.int
-    HALF_PRECISION_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """The run the actor joined."""
     newer_than: _builtins.int
     """The version that the caller has; 0 if none."""
-    half_precision: _builtins.bool
-    """Whether floating-point tensors may be sent as float16, which halves the bytes."""
     def __init__(
         self,
         *,
         run: _builtins.str = ...,
         newer_than: _builtins.int = ...,
-        half_precision: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["half_precision", b"half_precision", "newer_than", b"newer_than", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["newer_than", b"newer_than", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -92,7 +92,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         self._check_run(request.run)
         newest = self._published()
         if newest.snapshot.version > request.newer_than:
-            for message in await newest.messages(half_precision=request.half_precision):
+            for message in await newest.messages():
                 yield message
 
     async def Push(  # noqa: N802
@@ -194,18 +194,17 @@ class _Publication:
 
     def __init__(self, snapshot: ParameterSnapshot) -> None:
         self.snapshot = snapshot
-        self._encodings: dict[bool, asyncio.Task[list[learner_pb2.ParametersResponse]]] = {}
+        self._encoding: asyncio.Task[list[learner_pb2.ParametersResponse]] | None = None
 
-    async def messages(self, *, half_precision: bool) -> list[learner_pb2.ParametersResponse]:
+    async def messages(self) -> list[learner_pb2.ParametersResponse]:
         """The stream that carries them. Of the event loop, which goes on while they are encoded."""
-        if half_precision not in self._encodings:
-            encoding = asyncio.to_thread(self._encoded, half_precision)
-            self._encodings[half_precision] = asyncio.create_task(encoding)
+        if self._encoding is None:
+            self._encoding = asyncio.create_task(asyncio.to_thread(self._encoded))
         # An actor that gives up must not cancel what others wait for.
-        return await asyncio.shield(self._encodings[half_precision])
+        return await asyncio.shield(self._encoding)
 
-    def _encoded(self, half_precision: bool) -> list[learner_pb2.ParametersResponse]:
-        return list(parameters_to_messages(self.snapshot, half_precision=half_precision))
+    def _encoded(self) -> list[learner_pb2.ParametersResponse]:
+        return list(parameters_to_messages(self.snapshot))
 
 
 async def _let_go(requests: AsyncIterator[learner_pb2.PushRequest]) -> None:
