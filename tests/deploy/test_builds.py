@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import kubernetes_validate
 import pytest
-from crd_schemas import SCHEMAS
-from kustomized import COMPONENTS, K8S, OVERLAYS, Built, Object, build, combinations, included, needs_kustomize
+
+from support.crd_schemas import SCHEMAS
+from support.kustomized import COMPONENTS, K8S, OVERLAYS, Built, Object, build, combinations, included, needs_kustomize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,10 +9,10 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from kustomized import Built, needs_kustomize
 from prometheus_client import CollectorRegistry
 
 from services.learner.metrics import LearnerMetrics
+from support.kustomized import Built, needs_kustomize
 
 if TYPE_CHECKING:
     from pathlib import Path

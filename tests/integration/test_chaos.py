@@ -18,12 +18,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import numpy as np
-from redis_servers import HOST, Proxy, RedisServer
-from service_process import ServiceProcess
 
 from leco.rpc.channel import open_channel
 from leco.rpc.hashcount_client import SERVICE, CodeBatch, CountResult, HashCountClient
 from services.hashcount.store import Status
+from support.redis_servers import HOST, Proxy, RedisServer
+from support.service_process import ServiceProcess
 
 if TYPE_CHECKING:
     import grpc

@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Protocol
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from harness import Answer, Batch, Direct, count_by_client, memory_counting, redis_counting, through_grpc
 from redis.crc import key_slot
-from redis_servers import HOST, Proxy, RedisClusterServers, RedisServer
-from service_process import ServiceProcess, until
 
 from leco.rpc.channel import open_channel
 from leco.rpc.hashcount_client import SERVICE, HashCountClient
 from services.hashcount.store import Status, StoreUnavailableError
+from support.harness import Answer, Batch, Direct, count_by_client, memory_counting, redis_counting, through_grpc
+from support.redis_servers import HOST, Proxy, RedisClusterServers, RedisServer
+from support.service_process import ServiceProcess
+from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -127,7 +128,7 @@ def health(channel: grpc.Channel) -> int:
     """What the service says: whether calls make sense now."""
     request = health_pb2.HealthCheckRequest(service=SERVICE)
     stub = health_pb2_grpc.HealthStub(channel)
-    return int(stub.Check(request, timeout=5.0).status)  # type: ignore[attr-defined]
+    return int(stub.Check(request, timeout=PATIENCE).status)  # type: ignore[attr-defined]
 
 
 def serves(client: Client) -> bool:

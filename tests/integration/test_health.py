@@ -6,10 +6,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from redis_servers import RedisServer
-from service_process import ServiceProcess, until
-
 from leco.rpc.hashcount_client import SERVICE
+from support.redis_servers import RedisServer
+from support.service_process import ServiceProcess
+from support.waiting import until
 
 if TYPE_CHECKING:
     import pytest
@@ -25,7 +25,7 @@ def test_a_service_whose_store_is_away_lives_but_does_not_serve() -> None:
         readiness = ("--address", service.address, "--service", SERVICE)
         until(lambda: ask(*readiness).returncode == 0)
         store.kill()
-        until(lambda: ask(*readiness).returncode == 1, 30)
+        until(lambda: ask(*readiness).returncode == 1)
         assert ask(*readiness).stderr == f"leco health: {service.address}: NOT_SERVING\n"
         assert ask("--address", service.address).returncode == 0
 

@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 import yaml
-from dashboards import OBSERVABILITY, Query, boards, queries
-from prometheus_server import Prometheus, Sample, needs_prometheus
-from promql import selectors
-from redis_servers import RedisServer
-from service_process import ServiceProcess, until
-from training_services import PATIENCE, actor, learner, until_updates
+
+from support.dashboards import OBSERVABILITY, Query, boards, queries
+from support.prometheus_server import Prometheus, Sample, needs_prometheus
+from support.promql import selectors
+from support.redis_servers import RedisServer
+from support.service_process import ServiceProcess
+from support.training_services import actor, learner, until_updates
+from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [needs_prometheus, pytest.mark.timeout(240)]
+pytestmark = needs_prometheus
 RULES = OBSERVABILITY / "alerts" / "leco.rules.yaml"
 FOR_EVER = 1_000_000_000  # frames
 # Panels on which nothing but zeros is well.
@@ -113,4 +115,4 @@ def test_nothing_is_wrong_until_something_is(system: System) -> None:
 
     assert pending() <= {"LecoLearnerStarved"}  # which says only that this machine is busy
     system.redis.kill()
-    until(lambda: "LecoStoreDown" in pending(), PATIENCE)
+    until(lambda: "LecoStoreDown" in pending())

@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import grpc
 import numpy as np
 import pytest
-from harness import LoopThread
 from prometheus_client import CollectorRegistry
-from service_process import until
 
 from leco.rpc import channel as channel_module
 from leco.rpc import learner_client
@@ -46,6 +44,8 @@ from services.learner import servicer
 from services.learner.metrics import LearnerMetrics
 from services.learner.servicer import LearnerServicer
 from services.learner.trajectory_queue import TrajectoryQueue
+from support.harness import LoopThread
+from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -268,7 +268,7 @@ class RawStream:
 
     def __init__(self, channel: grpc.Channel, *first: PushRequest) -> None:
         self._requests: queue.SimpleQueue[PushRequest | None] = queue.SimpleQueue()
-        self.call = learner_pb2_grpc.LearnerServiceStub(channel).Push(iter(self._requests.get, None), timeout=30)
+        self.call = learner_pb2_grpc.LearnerServiceStub(channel).Push(iter(self._requests.get, None), timeout=PATIENCE)
         self.send(*first)
 
     def send(self, *requests: PushRequest) -> None:
@@ -428,7 +428,7 @@ def test_eight_actors_get_equal_shares(learner: Learner) -> None:
             thread.start()
         until(lambda: all(client._waiting for client in clients))
         before = len(trainer.taken)
-        until(lambda: len(trainer.taken) > before + 400, 30)
+        until(lambda: len(trainer.taken) > before + 400)
         shares = Counter(actor_of(each) for each in trainer.taken[before : before + 400])
         done.set()
         for client in clients:
@@ -726,7 +726,7 @@ def test_bytes_that_are_no_message_are_refused(learner: Learner, channel: grpc.C
     raw: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream("/leco.v1.LearnerService/Push")
     for requests in ([b"\xff" * 9], [hello().SerializeToString(), b"\xff" * 9]):
         with pytest.raises(grpc.RpcError) as caught:
-            list(raw(iter(requests), timeout=10))
+            list(raw(iter(requests), timeout=PATIENCE))
         assert caught.value.code() is ARGUMENT
         assert "not the message expected" in (caught.value.details() or "")
     until(lambda: learner.value("open_streams") == 0)
@@ -761,7 +761,7 @@ def test_a_refused_message_is_not_kept_until_the_garbage_collector_runs(channel:
         before = kept()
         for _ in range(10):
             with pytest.raises(grpc.RpcError):
-                list(raw(iter(requests), timeout=10))
+                list(raw(iter(requests), timeout=PATIENCE))
         until(lambda: kept() <= before + 1)
     finally:
         gc.enable()
@@ -1098,9 +1098,11 @@ def test_parameters_are_encoded_once_for_all_actors(
     learner.servicer.publish(snapshot(2))
     assert encoded == [], "the trainer has better things to do"
     stub = learner_pb2_grpc.LearnerServiceStub(channel)
-    calls = [stub.Parameters(ParametersRequest(run="run-1", half_precision=i % 2 == 0), timeout=20) for i in range(10)]
+    calls = [
+        stub.Parameters(ParametersRequest(run="run-1", half_precision=i % 2 == 0), timeout=PATIENCE) for i in range(10)
+    ]
     until(lambda: len(encoded) == 2)
-    stub.Join(JoinRequest(software_version="1.2.0"), timeout=5)
+    stub.Join(JoinRequest(software_version="1.2.0"), timeout=PATIENCE)
     for call in calls[:2]:
         call.cancel()
     time.sleep(0.1)
@@ -1111,7 +1113,7 @@ def test_parameters_are_encoded_once_for_all_actors(
         assert next(iter(call)).header.version == 2
         call.cancel()
     assert sorted(encoded) == [(2, False), (2, True)]
-    assert list(stub.Parameters(ParametersRequest(run="run-1", newer_than=1), timeout=20))
+    assert list(stub.Parameters(ParametersRequest(run="run-1", newer_than=1), timeout=PATIENCE))
     assert len(encoded) == 2
 
 
@@ -1120,7 +1122,7 @@ def test_parameters_of_another_run_and_before_the_first_are_refused(loop: LoopTh
     with open_channel(learner.address, service=SERVICE) as channel, new_client(channel, patience_seconds=0.3) as client:
         stub = learner_pb2_grpc.LearnerServiceStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
-            list(stub.Parameters(ParametersRequest(run="run-2"), timeout=10))
+            list(stub.Parameters(ParametersRequest(run="run-2"), timeout=PATIENCE))
         assert (caught.value.code(), caught.value.details()) == (
             PRECONDITION,
             "run is 'run-2', expected 'run-1': join again",

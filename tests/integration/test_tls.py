@@ -14,14 +14,15 @@ from urllib.parse import quote
 import grpc
 import pytest
 import trustme
-from redis_servers import HOST, Proxy, RedisServer
-from service_process import ServiceProcess, until
 
 from leco.rpc.channel import open_channel
 from leco.rpc.hashcount_client import COUNTED, SERVICE
 from leco.rpc.tls import ChannelTls
 from leco.v1.hash_count_pb2 import CountRequest, EpisodeBatch
 from leco.v1.hash_count_pb2_grpc import HashCountServiceStub
+from support.redis_servers import HOST, Proxy, RedisServer
+from support.service_process import ServiceProcess
+from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +90,7 @@ def count_on(channel: grpc.Channel) -> str:
         run="tls", code_width=1, episodes=[EpisodeBatch(episode_id=next(EPISODES), size=1)], codes=b"A"
     )
     try:
-        [result] = HashCountServiceStub(channel).Count(request, timeout=15).episodes
+        [result] = HashCountServiceStub(channel).Count(request, timeout=PATIENCE).episodes
     except grpc.RpcError as error:
         return f"{error.code().name}: {error.details()}"
     assert result.status == COUNTED
@@ -235,7 +236,7 @@ def test_files_that_are_no_identity_are_named_at_the_start(ours: Authority, tmp_
         "pair": ("--tls-cert", str(certificate), "--tls-key", str(ours.issue("another").key)),
     }[broken]
     command = [sys.executable, "-m", "services.hashcount", "--listen", f"{HOST}:0", "--metrics-port", "off", *flags]
-    child = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    child = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert child.returncode in (1, 2)
     [sentence] = [line for line in child.stderr.splitlines() if line.startswith("leco hashcount: ")]
     assert "port in use" not in sentence, "nothing is wrong with the port"

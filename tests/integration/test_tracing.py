@@ -11,15 +11,16 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from service_process import ServiceProcess, until
-from trace_receiver import ReceivedSpan, TraceReceiver
-from training_services import LECO, PATIENCE, TrainingProcess, actor, learner, until_updates
+
+from support.service_process import ServiceProcess
+from support.trace_receiver import ReceivedSpan, TraceReceiver
+from support.training_services import LECO, TrainingProcess, actor, learner, until_updates
+from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(180)
 FOR_EVER = 1_000_000_000  # frames
 ENVIRONMENTS = 2
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -58,8 +59,8 @@ def received(tmp_path_factory: pytest.TempPathFactory) -> list[ReceivedSpan]:
     """Spans of a run: at least one whole unroll, and one update with all that it is linked with."""
     with receiving() as receiver, ExitStack() as stack:
         run_all(stack, tmp_path_factory.mktemp("traced"))
-        until(lambda: any(map(whole, traces(receiver.spans).values())), PATIENCE)
-        until(lambda: bool(linked_updates(receiver.spans)), PATIENCE)
+        until(lambda: any(map(whole, traces(receiver.spans).values())))
+        until(lambda: bool(linked_updates(receiver.spans)))
         return receiver.spans
 
 
@@ -132,7 +133,7 @@ def test_the_environment_samples_and_names(tmp_path: Path) -> None:
     with receiving(OTEL_SERVICE_NAME="mine", **sampling) as receiver, ExitStack() as stack:
         training, playing = run_all(stack, tmp_path)
         until_updates(training, 20)
-        until(lambda: any(span.name == "train" for span in receiver.spans), PATIENCE)
+        until(lambda: any(span.name == "train" for span in receiver.spans))
         spans = receiver.spans
         played = int(playing.metrics()["leco_actor_frames_total"]) // (8 * ENVIRONMENTS)
     assert {span.service for span in spans} == {"mine"}
@@ -160,7 +161,9 @@ def leco(*arguments: str, blocked: bool = False, **env: str) -> tuple[int, str]:
     if blocked:
         program = "import sys; sys.modules['opentelemetry'] = None; from leco.cli.main import main; main()"
         command = [sys.executable, "-c", program, *arguments]
-    done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command, env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
     return done.returncode, done.stderr.strip()
 
 

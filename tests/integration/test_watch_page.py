@@ -8,24 +8,24 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from browser import DESKTOP, PHONE, open_browser, visit
 from playwright.sync_api import Browser, Page, expect
-from service_process import until
-from watch_process import TASK, WatchProcess, checkpoint, settings
-from zoo_case import saved_run
 
 from leco.cli import zoo
 from services.learner.metrics_logger import COLUMNS, MetricsLogger
+from support.browser import DESKTOP, PHONE, open_browser, visit
+from support.paths import ROOT
+from support.waiting import until
+from support.watch_process import TASK, WatchProcess, checkpoint, settings
+from support.zoo_case import saved_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-pytestmark = pytest.mark.timeout(300)
-CURVES = Path(__file__).parents[2] / "docs" / "results" / "keycorridor_s3r3_leco_seed1.csv"  # of a real run
+CURVES = ROOT / "docs" / "results" / "keycorridor_s3r3_leco_seed1.csv"  # of a real run
 PANELS = {
     "return": ["return"],
     "success": ["success"],
@@ -378,7 +378,7 @@ def test_a_real_training_from_its_first_line_to_its_end(browser: Browser, tmp_pa
             expect(page.locator("#what")).to_have_text(f"{TASK} · leco · seed 1")
             first = pointed(page, "return")["frames"]
             expect(page.locator("#stage")).to_be_visible()  # an episode by a checkpoint that may be gone by now
-            until(lambda: _waited(page) and pointed(page, "return")["frames"] >= first + 640, PATIENCE / 1000)
+            until(lambda: _waited(page) and pointed(page, "return")["frames"] >= first + 640)
             shown = pointed(page, "intrinsic")
             [same] = [row for row in rows(folder / "metrics.csv") if row["frames"] == shown["frames"]]
             assert shown["r_ep"] == pytest.approx(same["r_ep"], rel=5e-4)
@@ -391,7 +391,7 @@ def test_a_real_training_from_its_first_line_to_its_end(browser: Browser, tmp_pa
         until_frames(page, rows(folder / "metrics.csv")[-1]["frames"])
         goal = int(done) - 64  # less than it has: the run is over
         again = [*command[:-5], f"--frames={goal}", f"--run-dir={folder}", *command[-4:]]
-        assert subprocess.run(again, stdout=subprocess.DEVNULL, timeout=120, check=False).returncode == 0
+        assert subprocess.run(again, stdout=subprocess.DEVNULL, timeout=PATIENCE, check=False).returncode == 0
         expect(page.locator("#phase")).to_have_text("finished")
         expect(page).to_have_title("finished · run · leco watch")
         assert seen.clean, (seen.errors, seen.failed)

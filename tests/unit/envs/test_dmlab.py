@@ -1,4 +1,4 @@
-"""Tests of the DeepMind Lab adapter, in real child processes, against the strict stand-in of tests/dmlab_stand_in."""
+"""Tests of the DeepMind Lab adapter, in real child processes, against the strict stand-in of tests/support/dmlab_stand_in."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from leco.envs.dmlab.environment import ACTIONS, DmlabEnv, Machine
 from leco.envs.dmlab.level_cache import LevelCache
 from leco.envs.dmlab.scores import human_normalised
 from leco.envs.vector import episode_seed
+from support.paths import DMLAB_STAND_IN
+from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from leco.envs.vector import VectorEnv
 
 LEVEL = "contributed/dmlab30/lasertag_three_opponents_small"
-STAND_IN = Path(__file__).parents[2] / "dmlab_stand_in"
 SOURCES = Path(engine.__file__).parent
 FORWARD, BACKWARD, FIRE = 0, 1, 14
 
@@ -59,7 +60,7 @@ class Lab:
 def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     for name in [each for each in os.environ if each.startswith("LECO_DMLAB_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    monkeypatch.setenv("PYTHONPATH", str(DMLAB_STAND_IN))
     lab = Lab(monkeypatch)
     lab.set(CACHE="off", STEP_SECONDS=30, RESET_SECONDS=30)
     yield lab
@@ -253,7 +254,7 @@ def test_engines_step_at_the_same_time(lab: Lab, tmp_path: Path) -> None:
     """Each engine waits for the others: in turns, none of them would ever answer."""
     (tmp_path / "deepmind_lab.py").write_text(
         "import importlib.util, os, pathlib, time\n"
-        f"spec = importlib.util.spec_from_file_location('stand_in', {str(STAND_IN / 'deepmind_lab.py')!r})\n"
+        f"spec = importlib.util.spec_from_file_location('stand_in', {str(DMLAB_STAND_IN / 'deepmind_lab.py')!r})\n"
         "stand_in = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(stand_in)\n"
         "class Lab(stand_in.Lab):\n"
@@ -638,7 +639,7 @@ def test_a_level_is_whole_or_not_there_while_processes_write_and_remove(tmp_path
         for each in range(3)
     ]
     for each in together:
-        out, complaints = each.communicate(timeout=60)
+        out, complaints = each.communicate(timeout=PATIENCE)
         assert each.returncode == 0, complaints
         assert int(out) > 50
         assert complaints == b""

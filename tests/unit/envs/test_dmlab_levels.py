@@ -6,14 +6,17 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from leco.envs.dmlab.environment import DmlabEnv
+from support.paths import DMLAB_STAND_IN, ROOT
+from support.waiting import PATIENCE
 
-REPOSITORY = Path(__file__).parents[3]
-STAND_IN = REPOSITORY / "tests" / "dmlab_stand_in"
+if TYPE_CHECKING:
+    from pathlib import Path
+
 LEVEL = "contributed/dmlab30/lasertag_three_opponents_small"
 
 
@@ -26,7 +29,7 @@ class Levels:
         self.experiment = folder / "experiment.toml"
         self.experiment.write_text('task = "lasertag_three_opponents_small"')
         self.variables = {
-            "PYTHONPATH": f"{STAND_IN}:{REPOSITORY}",
+            "PYTHONPATH": f"{DMLAB_STAND_IN}:{ROOT}",
             "LECO_DMLAB_CACHE": str(self.cache),
             "LECO_DMLAB_LEVELS": "7",
             "DMLAB_STAND_IN": json.dumps({"compiled": str(self.compiled_folder)}),
@@ -36,7 +39,7 @@ class Levels:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("LECO_")}
         command = [sys.executable, "-P", "-m", "leco", "dmlab-levels", *flags]
         environment = {**inherited, **self.variables, **variables}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
     def compiled(self) -> list[int]:
         return sorted(int(each.name.partition("-")[0]) for each in self.compiled_folder.iterdir())
@@ -86,7 +89,7 @@ def test_a_level_that_fails_is_named_the_others_are_compiled_and_the_code_says_s
         (["--config", "{}"], {"LECO_DMLAB_CACHE": "off"}, "LECO_DMLAB_CACHE is off"),
         (["--config", "{}", "--part", "2", "--parts", "2"], {}, "--part is 2, expected less than --parts (2)"),
         ([], {}, "--config is missing"),
-        (["--config", "{}"], {"PYTHONPATH": str(REPOSITORY)}, "DeepMind Lab is not installed"),
+        (["--config", "{}"], {"PYTHONPATH": str(ROOT)}, "DeepMind Lab is not installed"),
         (["--config", "{}"], {"LECO_DMLAB_PYTHON": "/nowhere/python"}, "cannot run /nowhere/python"),
     ],
 )

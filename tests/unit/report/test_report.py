@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from made_episodes import episode, facts, recording
-from made_runs import make_run, make_sweep
 from PIL import Image
 
 from leco.cli import report
@@ -23,12 +21,12 @@ from leco.evaluation.recording import Recording, write_recording
 from leco.report import curves, gallery, maps, results
 from leco.report.runs import ReportError, read_runs
 from leco.report.style import COLOURS, colour, dash, styled
+from support.made_episodes import episode, facts, recording
+from support.made_runs import make_run, make_sweep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-pytestmark = pytest.mark.timeout(300)  # dozens of figures: slow on a busy machine
 
 
 def rows_of(folder: Path) -> list[dict[str, str]]:
