@@ -52,7 +52,9 @@ class Counting(ServiceProcess):
     def count(self, episode: str, number: int) -> list[int]:
         """Counts one code twice."""
         with open_channel(self.address, service=SERVICE) as channel:
-            counting = HashCountClient(channel, run="run", code_width=4, patience_seconds=60)
+            counting = HashCountClient(
+                channel, run="run", code_width=4, attempt_seconds=PATIENCE, patience_seconds=PATIENCE
+            )
             [result] = counting.count([CodeBatch(episode, number, np.zeros((2, 4), np.uint8))])
             assert result.counts is not None, result
             return [int(each) for each in result.counts]
@@ -105,7 +107,7 @@ def test_redis_that_reads_its_file_lives_but_is_not_ready(tmp_path: Path, author
     with (tmp_path / "etc" / "redis" / "redis.conf").open(
         "a"
     ) as conf:  # Redis' own settings for tests: it reads slowly
-        conf.write("key-load-delay 200\nloading-process-events-interval-bytes 1024\n")
+        conf.write("key-load-delay 1000\nloading-process-events-interval-bytes 1024\n")
     with pod:
         pod.until_probe("startup")
         assert pod.probe("readiness").returncode != 0

@@ -25,6 +25,7 @@ from services.learner.metrics import LearnerMetrics
 from services.learner.servicer import LearnerServicer
 from services.learner.trajectory_queue import TrajectoryQueue
 from support.harness import LoopThread
+from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,7 +83,7 @@ class Learner:
         servicer = LearnerServicer(RUN, self.intake, metrics, software_version="1.2.3")
 
         async def start() -> None:
-            interceptor = RpcInterceptor(RpcMetrics(CollectorRegistry(), "learner"), max_seconds=30, max_calls=64)
+            interceptor = RpcInterceptor(RpcMetrics(CollectorRegistry(), "learner"), max_seconds=PATIENCE, max_calls=64)
             self._server = RpcServer(SERVICE, interceptor=interceptor)
             learner_pb2_grpc.add_LearnerServiceServicer_to_server(servicer, self._server.grpc)
             self.address = await self._server.start("127.0.0.1:0")

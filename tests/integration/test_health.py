@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from leco.rpc.hashcount_client import SERVICE
 from support.redis_servers import RedisServer
 from support.service_process import ServiceProcess
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     import pytest
 
 
 def ask(*flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "leco", "health", *flags]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-P", "-m", "leco", "health", f"--seconds={PATIENCE:g}", *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
 
 
 def test_a_service_whose_store_is_away_lives_but_does_not_serve() -> None:
@@ -37,7 +37,7 @@ def test_what_is_wrong_is_said_in_a_line() -> None:
             1,
             f"leco health: {service.address}: NOT_FOUND: no service 'leco.v1.Nothing' here\n",
         )
-    away = ask("--address", service.address, "--seconds", "1")
+    away = ask("--address", service.address)
     assert away.returncode == 1
     assert away.stderr.startswith(f"leco health: {service.address}: UNAVAILABLE: ")
     assert away.stderr.count("\n") == 1

@@ -60,7 +60,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 
 def filled(query: Query) -> str:
-    return query.filled(interval="15s", window="60s")
+    return query.filled(interval="5m", window="10m")  # as long as these tests may take
 
 
 def answers(prometheus: Prometheus) -> list[list[Sample]]:
@@ -113,6 +113,6 @@ def test_nothing_is_wrong_until_something_is(system: System) -> None:
     def pending() -> set[str]:
         return {alert["labels"]["alertname"] for alert in system.prometheus.alerts()}
 
-    assert pending() <= {"LecoLearnerStarved"}  # which says only that this machine is busy
+    until(lambda: pending() <= {"LecoLearnerStarved"})  # which says only that this machine is busy
     system.redis.kill()
     until(lambda: "LecoStoreDown" in pending())

@@ -23,7 +23,6 @@ TRAINED = ("no-int", "noveld", "leco")
 UNROLL, BATCH, UPDATES = 4, 2, 3
 SETTINGS = (f"actors.unroll_length={UNROLL}", f"learner.batch_size={BATCH}", "learner.log_every=1")
 ENGINE = b"+viz_instance_id"  # in the command line of every engine
-LEARNING_SECONDS = 2 * PATIENCE  # networks for pixels are slow on a processor
 
 
 class Processes:

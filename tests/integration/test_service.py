@@ -164,14 +164,14 @@ def test_reflection_lists_the_services_and_gives_the_contract(service: ServicePr
 def test_a_signal_drains_the_service(redis_server: RedisServer, number: signal.Signals) -> None:
     with (
         Proxy(HOST, redis_server.port) as proxy,
-        ServiceProcess("--store", proxy.url) as service,
+        ServiceProcess("--store", proxy.url, "--drain-seconds", f"{2 * PATIENCE:g}") as service,
         grpc.insecure_channel(service.address) as channel,
     ):
         states = watch(channel)
         until(lambda: next(states).status == SERVING)
         episode = f"drained-by-{number.name}"
         assert count(channel, 0, "A", episode=episode) == (Status.COUNTED, [1])
-        proxy.delay_seconds = 1.5
+        proxy.delay_seconds = 2.5  # just short of what the service waits for Redis
         stub = hash_count_pb2_grpc.HashCountServiceStub(channel)
         in_progress = stub.Count.future(request(1, "AA", episode=episode), timeout=PATIENCE)
         until(lambda: service.metrics()["leco_hashcount_rpc_in_progress Count"] == 1)
@@ -183,15 +183,18 @@ def test_a_signal_drains_the_service(redis_server: RedisServer, number: signal.S
         until(lambda: not accepts_connections(service.address))
         code, _ = refusal(lambda: count(channel, 0, "A", episode="too-late"))
         assert code is grpc.StatusCode.UNAVAILABLE
-        assert not in_progress.done()
-        assert read(in_progress.result(timeout=PATIENCE)) == (Status.COUNTED, [2, 3])
+        status, counts = read(in_progress.result(timeout=PATIENCE))
+        assert status in (Status.COUNTED, Status.REPLAYED)  # if the service asked Redis twice
+        assert counts == [2, 3]
         assert service.wait() == 0, "it ends when the calls have ended, long before --drain-seconds"
         assert [line["event"] for line in service.logged()] == ["serving", "draining", "stopped"]
 
 
 def test_a_client_of_ours_does_not_hold_up_the_drain() -> None:
     """Its channel watches health for as long as it lives, and that is a call in progress too."""
-    with ServiceProcess() as service, open_channel(service.address, service=SERVICE) as channel:
+    drain = ("--drain-seconds", f"{2 * PATIENCE:g}")
+    with ServiceProcess(*drain) as service, open_channel(service.address, service=SERVICE) as channel:
+        until(lambda: health(channel, SERVICE) == SERVING)
         assert count(channel, 0, "A") == (Status.COUNTED, [1])
         service.terminate()
         assert service.wait() == 0
@@ -278,9 +281,9 @@ def test_every_metric_has_its_value_after_known_traffic() -> None:
             "leco_hashcount_rpc_requests_total INVALID_ARGUMENT Count": 3,
         }, "and nothing of health and reflection"
         assert values["leco_hashcount_rpc_duration_seconds_count Count"] == 14
-        assert 0 < values["leco_hashcount_rpc_duration_seconds_sum Count"] < 10
+        assert 0 < values["leco_hashcount_rpc_duration_seconds_sum Count"] < PATIENCE
         assert values["leco_hashcount_store_round_trip_seconds_count"] == 11
-        assert 0 < values["leco_hashcount_store_round_trip_seconds_sum"] < 10
+        assert 0 < values["leco_hashcount_store_round_trip_seconds_sum"] < PATIENCE
         assert values["leco_hashcount_store_errors_total"] == 0
         assert values["leco_hashcount_store_up"] == 1
         assert values["process_resident_memory_bytes"] > 10e6
@@ -385,7 +388,7 @@ class Broken(MemoryStore):
 
 
 @contextlib.contextmanager
-def server_of(store: MemoryStore, *, max_seconds: float = 30.0) -> Iterator[tuple[Serving, grpc.Channel]]:
+def server_of(store: MemoryStore, *, max_seconds: float = PATIENCE) -> Iterator[tuple[Serving, grpc.Channel]]:
     with (
         contextlib.closing(LoopThread()) as loop,
         serving(store, loop, max_seconds=max_seconds) as running,
@@ -424,7 +427,7 @@ def test_a_bug_is_answered_without_details_and_is_counted_and_logged() -> None:
             grpc.StatusCode.INTERNAL,
             "internal error; see the service's log",
         )
-        assert calls_ended(running, "INTERNAL") == 1
+        until(lambda: calls_ended(running, "INTERNAL") == 1)
         assert calls_in_progress(running) == 0
         [line] = logged
         assert (line["event"], line["log_level"]) == ("a call failed unexpectedly", "error")

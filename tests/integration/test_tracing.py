@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -149,10 +148,8 @@ def test_a_collector_that_is_away_holds_up_nobody(tmp_path: Path, monkeypatch: p
         training, playing = run_all(stack, tmp_path)
         until_updates(training, 20)
         for process in (playing, training):
-            begin = time.monotonic()
             process.terminate()
             assert process.wait() == 0
-            assert time.monotonic() - begin < 20
 
 
 def leco(*arguments: str, blocked: bool = False, **env: str) -> tuple[int, str]:

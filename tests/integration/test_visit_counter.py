@@ -18,6 +18,7 @@ from leco.types import EpisodeSummary
 from services.actor.rollout import Ending, Unroll
 from services.actor.visit_counter import EpisodeSegment, VisitCounter, VisitCounts, visits
 from support.harness import memory_counting, through_grpc
+from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -135,11 +136,13 @@ def channel() -> Iterator[grpc.Channel]:
 
 @pytest.fixture(scope="module")
 def client(channel: grpc.Channel) -> HashCountClient:
-    return HashCountClient(channel, run="visits", code_width=2, patience_seconds=5)
+    return HashCountClient(channel, run="visits", code_width=2, attempt_seconds=PATIENCE, patience_seconds=PATIENCE)
 
 
 def client_of_new_run(channel: grpc.Channel) -> HashCountClient:
-    return HashCountClient(channel, run=f"whole-run-{next(RUNS)}", code_width=2, patience_seconds=5)
+    return HashCountClient(
+        channel, run=f"whole-run-{next(RUNS)}", code_width=2, attempt_seconds=PATIENCE, patience_seconds=PATIENCE
+    )
 
 
 def counted(counts: list[VisitCounts | None]) -> list[list[int] | None]:
@@ -273,7 +276,9 @@ def test_a_service_that_lost_its_tables_marks_exactly_what_it_cannot_know(client
     counter = VisitCounter(through, codes, 2)
     results = [counted(counter.count(unrolls[0]))]
     with memory_counting() as empty, through_grpc(empty) as service:
-        through.client = HashCountClient(service.channel, run="visits", code_width=2, patience_seconds=5)
+        through.client = HashCountClient(
+            service.channel, run="visits", code_width=2, attempt_seconds=PATIENCE, patience_seconds=PATIENCE
+        )
         results += [counted(counter.count(unroll)) for unroll in unrolls[1:]]
     assert results == expected
 

@@ -17,7 +17,7 @@ from leco.cli import zoo
 from services.learner.metrics_logger import COLUMNS, MetricsLogger
 from support.browser import DESKTOP, PHONE, open_browser, visit
 from support.paths import ROOT
-from support.waiting import until
+from support.waiting import PATIENCE, until
 from support.watch_process import TASK, WatchProcess, checkpoint, settings
 from support.zoo_case import saved_run
 
@@ -39,8 +39,7 @@ PANELS = {
     "speed": ["frames_per_second"],
     "lag": ["policy_lag"],
 }
-PATIENCE = 90_000  # milliseconds; far more than anything here takes on a quiet machine
-expect.set_options(timeout=PATIENCE)
+expect.set_options(timeout=1000 * PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +257,7 @@ def test_nothing_moves_by_itself_for_people_who_want_that(browser: Browser, watc
     with visit(browser, watching.url) as seen:
         expect(seen.page.locator("#play")).to_have_attribute("aria-label", "pause")  # it plays by itself
     context = browser.new_context(reduced_motion="reduce")
+    context.set_default_timeout(1000 * PATIENCE)
     page = context.new_page()
     page.goto(watching.url)
     expect(page.locator("#stage")).to_be_visible()
@@ -376,6 +376,7 @@ def test_a_real_training_from_its_first_line_to_its_end(browser: Browser, tmp_pa
         try:
             expect(page.locator("#phase")).to_have_text("training")
             expect(page.locator("#what")).to_have_text(f"{TASK} · leco · seed 1")
+            expect(page.locator("#curve-return .plot")).to_have_attribute("aria-valuetext", re.compile("^at "))
             first = pointed(page, "return")["frames"]
             expect(page.locator("#stage")).to_be_visible()  # an episode by a checkpoint that may be gone by now
             until(lambda: _waited(page) and pointed(page, "return")["frames"] >= first + 640)
@@ -383,7 +384,7 @@ def test_a_real_training_from_its_first_line_to_its_end(browser: Browser, tmp_pa
             [same] = [row for row in rows(folder / "metrics.csv") if row["frames"] == shown["frames"]]
             assert shown["r_ep"] == pytest.approx(same["r_ep"], rel=5e-4)
             train.send_signal(signal.SIGINT)
-            assert train.wait(60) == 130
+            assert train.wait(PATIENCE) == 130
         finally:
             train.kill()
             train.wait()

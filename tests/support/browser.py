@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from support.waiting import PATIENCE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -58,7 +60,9 @@ def open_browser() -> Iterator[Browser]:
     if path is None:
         pytest.skip("there is no Chromium here: apt-get install chromium, or name one by LECO_CHROMIUM")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, headless=True, args=list(FLAGS))
+        browser = playwright.chromium.launch(
+            executable_path=path, headless=True, args=list(FLAGS), timeout=1000 * PATIENCE
+        )
         try:
             yield browser
         finally:
@@ -98,6 +102,7 @@ def visit(browser: Browser, url: str, *, width: int = DESKTOP, dark: bool = Fals
     context = browser.new_context(
         viewport={"width": width, "height": HEIGHTS.get(width, 900)}, color_scheme="dark" if dark else "light"
     )
+    context.set_default_timeout(1000 * PATIENCE)
     seen = Visit(context.new_page())
 
     def noted(message: ConsoleMessage) -> None:

@@ -136,7 +136,14 @@ class ThroughGrpc:
     patience_seconds: float = PATIENCE
 
     def count(self, run: str, width: int, batches: Sequence[Batch]) -> list[Answer]:
-        client = HashCountClient(self.channel, run=run, code_width=width, patience_seconds=self.patience_seconds)
+        # An attempt is not repeated for its slowness: its answer would be REPLAYED.
+        client = HashCountClient(
+            self.channel,
+            run=run,
+            code_width=width,
+            attempt_seconds=self.patience_seconds,
+            patience_seconds=self.patience_seconds,
+        )
         return count_by_client(client, width, batches)
 
     def live_episodes(self) -> int:

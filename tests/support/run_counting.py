@@ -32,7 +32,13 @@ def count_run_wide(
 ) -> list[RunAnswer]:
     """Has batches counted in their run too, by the store itself or by the real client."""
     if isinstance(way, ThroughGrpc):
-        client = HashCountClient(way.channel, run=run, code_width=width, patience_seconds=way.patience_seconds)
+        client = HashCountClient(
+            way.channel,
+            run=run,
+            code_width=width,
+            attempt_seconds=way.patience_seconds,
+            patience_seconds=way.patience_seconds,
+        )
         sent = [
             CodeBatch(b.episode_id, b.sequence, np.frombuffer(b"".join(b.codes), np.uint8).reshape(-1, width), b.final)
             for b in batches

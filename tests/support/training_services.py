@@ -15,7 +15,7 @@ from leco.envs.registry import find_task
 from leco.learning.state import TrainingState, init
 from leco.models.build import build
 from support.service_process import ServiceProcess
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,9 +81,20 @@ def learner(run: Path, *, listen: str = "127.0.0.1:0", **overrides: Any) -> Trai
 
 
 def actor(learner_address: str, hashcount: str | None = None, *flags: str) -> TrainingProcess:
-    """An actor; it is ready when it begins to look for the learner."""
+    """An actor; it is ready when it begins to look for the learner. When it is asked to stop, it sends what it has."""
     addresses = [f"--learner={learner_address}", *([f"--hashcount={hashcount}"] if hashcount else [])]
-    return TrainingProcess("actor", *addresses, "--index=0", "--metrics-port=0", *flags, ready="serving metrics")
+    ours = ("--index=0", "--metrics-port=0", f"--drain-seconds={PATIENCE:g}")
+    return TrainingProcess("actor", *addresses, *ours, *flags, ready="serving metrics")
+
+
+def patient_actor(learner_address: str, hashcount: str, *flags: str) -> TrainingProcess:
+    """The same, but it waits for its counts for ever, and so in any case longer than a test."""
+    process = actor(learner_address, hashcount, *flags)
+    program = (
+        "from services.actor import loop; loop.COUNT_PATIENCE_SECONDS = 1e6; from leco.cli.main import main; main()"
+    )
+    process._command = [sys.executable, "-P", "-c", program, *process._command[len(LECO) :]]
+    return process
 
 
 def updates(process: TrainingProcess) -> int:

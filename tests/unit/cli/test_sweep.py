@@ -442,12 +442,15 @@ def test_as_many_at_a_time_as_was_asked_for(work: Work) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_what_runs_and_says_how_to_go_on(work: Work, number: signal.Signals) -> None:
-    save = f"trap 'echo saved >> {work.folder}/ends; exit 130' TERM; while :; do sleep 0.01; done"
+    save = (
+        f"trap 'echo saved >> {work.folder}/ends; exit 130' TERM; touch {work.folder}/$$.ready; "
+        "while :; do sleep 0.01; done"
+    )
     work.train = {"a": save, "b": save}
     before = signal.getsignal(number)
 
     def interrupt() -> None:
-        until(lambda: len(work.starts) == 2)
+        until(lambda: len(list(work.folder.glob("*.ready"))) == 2)
         os.kill(os.getpid(), number)
 
     thread = threading.Thread(target=interrupt)

@@ -20,6 +20,7 @@ from leco.types import EpisodeSummary, Trajectory
 from services.learner import trajectory_queue as module
 from services.learner.metrics import LearnerMetrics
 from services.learner.trajectory_queue import Stream, TrajectoryQueue
+from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -132,7 +133,7 @@ async def test_a_take_in_another_thread_grants_at_once() -> None:
     assert await stream.news() == (1, 0)
     case.intake.offer(stream, made(2))
     assert await stream.news() == (2, 0)
-    assert await asyncio.wait_for(stream.news(), 5) == (2, 2)
+    assert await asyncio.wait_for(stream.news(), PATIENCE) == (2, 2)
     assert [each.number for each in await waiting or ()] == [1, 2]
 
 
@@ -353,7 +354,7 @@ async def test_what_became_too_old_while_it_waited_is_dropped() -> None:
     assert await stream.news() == (3, 3)
     case.intake.published(5)
     assert case.intake.take(3, 0) is None
-    assert await asyncio.wait_for(stream.news(), 5) == (3, 1)
+    assert await asyncio.wait_for(stream.news(), PATIENCE) == (3, 1)
     assert case.dropped()["lag"] == 1
     assert case.taken(2) == [2, 3]
     assert len(case.told) == 3
@@ -417,8 +418,8 @@ async def test_close_wakes_everybody() -> None:
     trainer = asyncio.create_task(asyncio.to_thread(case.intake.take, 1))
     await asyncio.sleep(0.05)
     threading.Thread(target=case.intake.close).start()
-    assert await asyncio.wait_for(trainer, 5) is None
-    assert await asyncio.wait_for(stream.news(), 5) is None
+    assert await asyncio.wait_for(trainer, PATIENCE) is None
+    assert await asyncio.wait_for(stream.news(), PATIENCE) is None
 
 
 def test_a_take_without_a_loop_and_after_its_end_is_no_error() -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +21,7 @@ from leco.envs.vector import episode_seed
 from leco.envs.vizdoom.engine import shrink
 from leco.envs.vizdoom.environment import VizdoomEnv
 from leco.envs.vizdoom.scenarios import SCENARIOS
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -348,15 +348,8 @@ sys.stdin.read()
         found = engines(mark)
         assert len(found) == 2
         program.kill()
-    until = time.monotonic() + 10
-    while engines(mark) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not engines(mark)
-    while (
-        left := [f for name in found.values() for f in Path("/dev/shm").glob(f"*{name}")]
-    ) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not left
+    until(lambda: not engines(mark))
+    until(lambda: not [file for name in found.values() for file in Path("/dev/shm").glob(f"*{name}")])
 
 
 @pytest.mark.parametrize(

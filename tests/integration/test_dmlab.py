@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from leco.envs.dmlab.level_cache import LevelCache
 from leco.envs.dmlab.scores import human_normalised
 from leco.envs.vector import episode_seed
 from support.paths import DMLAB_STAND_IN
-from support.waiting import PATIENCE
+from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +61,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PYTHONPATH", str(DMLAB_STAND_IN))
     lab = Lab(monkeypatch)
-    lab.set(CACHE="off", STEP_SECONDS=30, RESET_SECONDS=30)
+    lab.set(CACHE="off", STEP_SECONDS=PATIENCE, RESET_SECONDS=PATIENCE)
     yield lab
     lab.close()
     assert engines() == []
@@ -292,18 +291,19 @@ def test_what_the_module_prints_is_harmless(lab: Lab) -> None:
         ("crash", "was ended by SIGKILL"),
         ("exit", "ended with exit code 7"),
         ("raise", "its engine raised ValueError: Failed to advance environment"),
-        ("hang", "gave no answer in 3 seconds"),
+        ("hang", "gave no answer in 10 seconds"),
     ],
 )
 def test_an_engine_that_fails_is_replaced_and_its_episode_dropped(
     lab: Lab, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str, reason: str
 ) -> None:
     good = lab.make(3, seed=5)
-    lab.set(STEP_SECONDS=3)
+    if how == "hang":
+        lab.set(STEP_SECONDS=10)  # in which the others answer
     lab.misbehave(step={"do": how, "at": 9, "once": str(tmp_path / "once")})
     env = lab.make(3, seed=5)
     np.testing.assert_array_equal(env.reset(), good.reset())
-    before, began = set(engines()), time.monotonic()
+    before = set(engines())
     for t in range(5):
         with caplog.at_level(logging.WARNING, "leco.envs.dmlab.environment"):
             steps, truth = env.step([FIRE] * 3), good.step([FIRE] * 3)
@@ -322,7 +322,6 @@ def test_an_engine_that_fails_is_replaced_and_its_episode_dropped(
             np.testing.assert_array_equal(steps.observation_EO[others], truth.observation_EO[others])
             np.testing.assert_array_equal(steps.reward_E[others], truth.reward_E[others])
     assert spelled(steps.observation_EO[e], 1)[0] == 8  # two actions later it is well
-    assert time.monotonic() - began < 20
     assert env.dropped_episodes == 1
     after = set(engines())
     assert (len(after), len(before & after)) == (6, 5)
@@ -402,17 +401,9 @@ def test_engines_end_when_their_parent_is_killed(lab: Lab, tmp_path: Path) -> No
         assert parent.stdout.readline() == b"ready\n"
         children = engines(parent.pid)
         assert len(children) == 2
-        deadline = time.monotonic() + 20
-        while not once.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(once.exists)
         parent.send_signal(signal.SIGKILL)
-    while any(Path(f"/proc/{each}").exists() for each in children) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    left = [each for each in children if Path(f"/proc/{each}").exists()]
-    for each in left:
-        os.kill(each, signal.SIGKILL)
-    assert once.exists()
-    assert left == []
+    until(lambda: not any(Path(f"/proc/{each}").exists() for each in children))
 
 
 # --- machines that cannot play, and settings ---
@@ -533,7 +524,7 @@ def test_levels_are_compiled_once_by_processes_that_share_a_cache(lab: Lab, tmp_
         "assert env.dropped_episodes == 0\n"
     )
     together = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
-    assert [each.wait(60) for each in together] == [0, 0]
+    assert [each.wait(PATIENCE) for each in together] == [0, 0]
     levels = list(cache.iterdir())
     assert len(levels) == 20
     assert {each.suffix for each in levels} == {".level"}
