@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from support import needs
 from support.dashboards import OBSERVABILITY
 from support.paths import ROOT
-from support.prometheus_server import needs_prometheus
 from support.promql import check_expression
 
 if TYPE_CHECKING:
@@ -84,13 +84,13 @@ def test_the_component_has_every_dashboard_by_the_label_that_grafana_looks_for()
     assert files == {str(path.relative_to(OBSERVABILITY)) for path in OBSERVABILITY.glob("dashboards/*.json")}
 
 
-@needs_prometheus
+@needs.prometheus.mark
 def test_the_alerts_fire_when_they_should_and_only_then() -> None:
     result = subprocess.run(["promtool", "test", "rules", str(CASES)], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@needs_prometheus
+@needs.prometheus.mark
 def test_the_configuration_in_the_documentation_is_one(tmp_path: Path) -> None:
     [config] = re.findall(r"```yaml\n(.+?)```", RUNBOOK.read_text(), re.DOTALL)
     path = tmp_path / "prometheus.yml"

@@ -13,7 +13,8 @@ import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from leco.config.toml import parse, to_toml
-from support.kustomized import Built, needs_kustomize
+from support import needs
+from support.kustomized import Built
 from support.pods import Pod
 from support.ports import free_port
 from support.redis_servers import RedisServer
@@ -23,7 +24,7 @@ from support.waiting import PATIENCE
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = needs_kustomize
+pytestmark = needs.kustomize.mark
 CLEAR, TLS = Built("minigrid", ()), Built("minigrid", ("tls",))
 
 

@@ -13,8 +13,9 @@ import trustme
 
 from leco.rpc.channel import open_channel
 from leco.rpc.hashcount_client import SERVICE, CodeBatch, HashCountClient
-from support.kustomized import Built, needs_kustomize
-from support.pods import PASSWORD, Pod, needs_redis, redis_pod
+from support import needs
+from support.kustomized import Built
+from support.pods import PASSWORD, Pod, redis_pod
 from support.ports import free_port
 from support.service_process import ServiceProcess
 from support.waiting import PATIENCE, until
@@ -22,7 +23,7 @@ from support.waiting import PATIENCE, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [needs_kustomize, needs_redis]
+pytestmark = [needs.kustomize.mark, needs.redis.mark]
 with_and_without_tls = pytest.mark.parametrize("tls", [(), ("tls",)], ids=["clear", "tls"])
 NODES = 6
 

@@ -120,7 +120,7 @@ def joined(channel: grpc.Channel, compression: Compression) -> LearnerClient:
     client = LearnerClient(
         channel, actor_name="a", software_version="1.2.9", max_unacknowledged=8, compression=compression
     )
-    client.join(give_up_after=10)
+    client.join(give_up_after=PATIENCE)
     return client
 
 
@@ -137,9 +137,9 @@ def test_an_actor_that_compresses_and_one_that_does_not_push_to_one_learner(
         for trajectory in sent:
             plain.push(trajectory)
             small.push(trajectory)
-        taken = learner.intake.take(12, 20)
+        taken = learner.intake.take(12, PATIENCE)
         assert taken is not None
-        assert plain.drain(10) == small.drain(10) == 0
+        assert plain.drain(PATIENCE) == small.drain(PATIENCE) == 0
     for trajectory in sent:
         both = [each for each in taken if each.number == trajectory.number]
         assert len(both) == 2
@@ -192,12 +192,12 @@ def test_a_learner_refuses_a_bad_compressed_trajectory_says_which_and_goes_on(
             bad.push(made(1))
             bad.push(made(2))
         with pytest.raises(Rejected) as caught:
-            bad.drain(10)
+            bad.drain(PATIENCE)
     assert f"INVALID_ARGUMENT: trajectory 2: {text}" in str(caught.value)
     with joined(channel, "zstd") as good:
         good.push(made(1))
-        assert learner.intake.take(2, 10) is not None
-        assert good.drain(10) == 0
+        assert learner.intake.take(2, PATIENCE) is not None
+        assert good.drain(PATIENCE) == 0
 
 
 @pytest.mark.parametrize(

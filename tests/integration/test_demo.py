@@ -35,7 +35,10 @@ demo.main(sys.argv[1:])
 def run_demo(folder: Path, *flags: str, code: str = SMALL) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code, f"--run-dir={folder / 'run'}", *flags]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    # A whole training, which may well take ten times a minute on a busy machine.
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=3 * PATIENCE, check=False
+    )
 
 
 def pictures(path: Path) -> int:

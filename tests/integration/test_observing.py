@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 import yaml
 
+from support import needs
 from support.dashboards import OBSERVABILITY, Query, boards, queries
-from support.prometheus_server import Prometheus, Sample, needs_prometheus
+from support.prometheus_server import Prometheus, Sample
 from support.promql import selectors
 from support.redis_servers import RedisServer
 from support.service_process import ServiceProcess
@@ -22,7 +23,7 @@ from support.waiting import PATIENCE, until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = needs_prometheus
+pytestmark = needs.prometheus.mark
 RULES = OBSERVABILITY / "alerts" / "leco.rules.yaml"
 FOR_EVER = 1_000_000_000  # frames
 # Panels on which nothing but zeros is well.

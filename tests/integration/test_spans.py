@@ -10,6 +10,7 @@ import pytest
 
 from leco.telemetry import tracing
 from support.trace_receiver import ReceivedSpan, TraceReceiver
+from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +24,7 @@ def traced(act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> list[Rec
     """The spans that were sent."""
     for name in [name for name in os.environ if name.startswith("OTEL_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setattr("leco.telemetry.spans.LAST_SECONDS", PATIENCE)
     with TraceReceiver() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", receiver.address)
         stop = tracing.start_tracing("actor")

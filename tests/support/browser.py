@@ -17,14 +17,14 @@ skipped.
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from support import needs
+from support.needs import CHROMIUM
 from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 PHONE, DESKTOP = 375, 1280
 HEIGHTS = {PHONE: 812}
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 # No sandbox, since containers have no privileges for one; nothing that would ask the network by itself.
 FLAGS = (
     "--no-sandbox",
@@ -47,21 +46,14 @@ FLAGS = (
 )
 
 
-def chromium() -> str | None:
-    """Where Chromium is, if it is here."""
-    named = os.environ.get("LECO_CHROMIUM")
-    return named or next(filter(None, map(shutil.which, NAMES)), None)
-
-
 @contextlib.contextmanager
 def open_browser() -> Iterator[Browser]:
     """A fresh Chromium with a profile of its own; skips the test if there is none."""
-    path = chromium()
-    if path is None:
-        pytest.skip("there is no Chromium here: apt-get install chromium, or name one by LECO_CHROMIUM")
+    if CHROMIUM is None:
+        pytest.skip(needs.browser.reason)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=path, headless=True, args=list(FLAGS), timeout=1000 * PATIENCE
+            executable_path=CHROMIUM, headless=True, args=list(FLAGS), timeout=1000 * PATIENCE
         )
         try:
             yield browser

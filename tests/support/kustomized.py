@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import yaml
 
 from support.paths import ROOT
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
 K8S = ROOT / "deploy" / "k8s"
 OVERLAYS = ("minigrid", "dmlab")
 COMPONENTS = tuple(sorted(each.name for each in (K8S / "components").iterdir() if each.is_dir()))
-MISSING = "needs kubectl 1.27 or newer, or kustomize 5: see CONTRIBUTING.md"
 COMMAND = ["kubectl", "kustomize"] if shutil.which("kubectl") else ["kustomize", "build"]
-needs_kustomize = pytest.mark.skipif(shutil.which(COMMAND[0]) is None, reason=MISSING)
 
 Object = dict[str, Any]
 

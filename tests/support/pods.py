@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Self
-
-import pytest
 
 from support.kustomized import Built, Object, expanded
 from support.waiting import PATIENCE
@@ -23,10 +20,6 @@ if TYPE_CHECKING:
 
     import trustme
 
-needs_redis = pytest.mark.skipif(
-    not all(map(shutil.which, ("redis-server", "redis-cli"))),
-    reason="needs Redis 7 with its command line: apt-get install redis",
-)
 PASSWORD = 'with " and \\ and a space'
 
 

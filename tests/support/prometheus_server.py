@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -14,15 +13,10 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-import pytest
-
 from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-MISSING = "needs Prometheus and promtool: apt-get install prometheus"
-needs_prometheus = pytest.mark.skipif(not all(map(shutil.which, ("prometheus", "promtool"))), reason=MISSING)
 
 
 class Sample(NamedTuple):

@@ -19,6 +19,7 @@ from services.learner.metrics import LearnerMetrics
 from services.learner.metrics_logger import EpisodeStats, MetricsLogger
 from services.learner.trainer import Trainer
 from support.learner_parts import T, networks, trajectory
+from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,7 +104,7 @@ def test_it_ends_when_all_frames_are_trained_on_and_saves(tmp_path: Path) -> Non
     assert case.registry.get_sample_value("leco_learner_run_frames") == BATCH * T * 5
     assert case.registry.get_sample_value("leco_learner_run_target_frames") == BATCH * T * 4 + 1
     saved = (tmp_path / "checkpoints" / "000000005.safetensors").stat().st_mtime
-    assert abs((case.registry.get_sample_value("leco_learner_checkpoint_timestamp_seconds") or 0) - saved) < 2
+    assert abs((case.registry.get_sample_value("leco_learner_checkpoint_timestamp_seconds") or 0) - saved) < PATIENCE
 
 
 def test_it_saves_when_it_is_asked_to_stop(tmp_path: Path) -> None:
