@@ -5,7 +5,7 @@ READY := .venv/.ready
 PROTOS := $(wildcard proto/leco/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e lint k8s-lint proto proto-check proto-accept bench constraints clean
+.PHONY: help demo unit test e2e lint k8s-lint proto proto-check proto-accept bench constraints clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -19,6 +19,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY) ## Train LECO until it solves MultiRoom-N6, and play with what it learned
 	@$(BIN)/leco demo
+
+unit: $(READY) ## Run the tests that start no server, in a minute
+	@$(BIN)/pytest --numprocesses 2 --dist loadfile tests/unit
 
 test: $(READY) ## Run every test
 	@$(BIN)/pytest --numprocesses 2 --dist loadfile

@@ -6,8 +6,9 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
-from harness import Counting, memory_counting, redis_counting, through_grpc
-from redis_servers import RedisClusterServers, RedisServer
+
+from support.harness import Counting, memory_counting, redis_counting, through_grpc
+from support.redis_servers import RedisClusterServers, RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from harness import RETRY_WINDOW, TTL, Answer, Batch
 
 from services.hashcount.store import Status
+from support.harness import RETRY_WINDOW, TTL, Answer, Batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness import Counting
+    from support.harness import Counting
 
 RUNS = itertools.count()
 

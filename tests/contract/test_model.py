@@ -10,18 +10,18 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness import RETRY_WINDOW, TTL, Batch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-from run_counting import RunAnswer, count_run_wide
 
 from services.hashcount.store import Status
+from support.harness import RETRY_WINDOW, TTL, Batch
+from support.run_counting import RunAnswer, count_run_wide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness import Counting
+    from support.harness import Counting
 
 RUNS = itertools.count()
 EPISODES = st.sampled_from(["p", "q", "r"])

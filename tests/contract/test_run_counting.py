@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from harness import RETRY_WINDOW, TTL, Batch, Clock, Direct, LoopThread, memory_counting, redis_counting, through_grpc
-from redis_servers import HOST, Proxy
-from run_counting import RunAnswer, count_run_wide
 
 from leco.rpc.hashcount_client import CodeBatch, HashCountClient
 from leco.v1 import hash_count_pb2
@@ -24,13 +21,28 @@ from services.hashcount.redis_store import RedisStore
 from services.hashcount.run_counts import PART_BITS, PARTS
 from services.hashcount.store import Status
 from services.hashcount.topology import connect
+from support.harness import (
+    RETRY_WINDOW,
+    TTL,
+    Batch,
+    Clock,
+    Direct,
+    LoopThread,
+    memory_counting,
+    redis_counting,
+    through_grpc,
+)
+from support.redis_servers import HOST, Proxy
+from support.run_counting import RunAnswer, count_run_wide
+from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import redis
-    from harness import Counting, ThroughGrpc
-    from redis_servers import RedisClusterServers, RedisServer
+
+    from support.harness import Counting, ThroughGrpc
+    from support.redis_servers import RedisClusterServers, RedisServer
 
 RUNS = itertools.count()
 PART_LIMIT = 2
@@ -404,7 +416,7 @@ def test_without_the_flag_redis_and_the_wire_see_nothing_of_it(redis_server: Red
 
 def raw_call(remote: ThroughGrpc, request: hash_count_pb2.CountRequest) -> hash_count_pb2.CountResponse:
     client = HashCountClient(remote.channel, run="r", code_width=1)
-    return client._stub.Count(request, timeout=60)
+    return client._stub.Count(request, timeout=PATIENCE)
 
 
 def test_a_part_that_cannot_be_had_makes_its_batches_unavailable_and_a_repeat_gives_what_there_is(

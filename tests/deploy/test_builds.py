@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import kubernetes_validate
 import pytest
-from crd_schemas import SCHEMAS
-from kustomized import COMPONENTS, K8S, OVERLAYS, Built, Object, build, combinations, included, needs_kustomize
+
+from support import needs
+from support.crd_schemas import SCHEMAS
+from support.kustomized import COMPONENTS, K8S, OVERLAYS, Built, Object, build, combinations, included
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = needs_kustomize
+pytestmark = needs.kustomize.mark
 every_combination = pytest.mark.parametrize("built", list(combinations()), ids=str)
 # The oldest with everything that is used (gRPC probes, how a budget treats unhealthy pods), and the newest there is.
 VERSIONS = ("1.27", "1.37")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numba.core.config
 import pytest
-from kustomized import K8S, OVERLAYS, ROOT, Built, Object, combinations, expanded, needs_kustomize
 
 from leco.cli import dmlab_levels, health
 from leco.cli.main import COMMANDS
@@ -21,11 +20,14 @@ from leco.rpc import hashcount_client, learner_client
 from services.actor.config import read_settings as read_actor
 from services.hashcount.config import read_settings as read_hashcount
 from services.learner.config import read_settings as read_learner
+from support import needs
+from support.kustomized import K8S, OVERLAYS, Built, Object, combinations, expanded
+from support.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = needs_kustomize
+pytestmark = needs.kustomize.mark
 EVERYTHING = [Built(each, ("autoscaling", "monitoring", "redis-cluster", "tls")) for each in OVERLAYS]
 # These two change no pod; all combinations are built in test_builds.py.
 BESIDE = {"autoscaling", "monitoring"}

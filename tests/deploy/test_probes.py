@@ -11,20 +11,21 @@ import grpc
 import pytest
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from kustomized import Built, needs_kustomize
-from pods import Pod
-from ports import free_port
-from redis_servers import RedisServer
-from training_services import SMALL
 
 from leco.config.toml import parse, to_toml
+from support import needs
+from support.kustomized import Built
+from support.pods import Pod
+from support.ports import free_port
+from support.redis_servers import RedisServer
+from support.training_services import SMALL
+from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = needs_kustomize
+pytestmark = needs.kustomize.mark
 CLEAR, TLS = Built("minigrid", ()), Built("minigrid", ("tls",))
-UNHEALTHY = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,9 @@ def kubelet(pod: Pod, kind: str) -> bool:
     if "httpGet" in probe:
         [port] = [each["containerPort"] for each in pod.container["ports"] if each["name"] == probe["httpGet"]["port"]]
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{pod.here(str(port))}{probe['httpGet']['path']}", timeout=5):
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{pod.here(str(port))}{probe['httpGet']['path']}", timeout=PATIENCE
+            ):
                 return True
         except OSError:
             return False
@@ -49,7 +52,7 @@ def kubelet(pod: Pod, kind: str) -> bool:
         request = health_pb2.HealthCheckRequest(service=asked.get("service", ""))
         stub: Any = health_pb2_grpc.HealthStub(channel)  # whose annotations forget its methods
         try:
-            answer = stub.Check(request, timeout=5)
+            answer = stub.Check(request, timeout=PATIENCE)
         except grpc.RpcError:
             return False
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
@@ -71,13 +74,13 @@ def test_hashcount_is_ready_while_its_redis_answers_and_lives_without_it(
         pod = here(built, "hashcount", tmp_path, authority, LECO_HASHCOUNT_STORE=store.url)
         pod.variables["LECO_HASHCOUNT_STORE_PASSWORD_FILE"] = ""
         with pod:
-            pod.until(lambda: kubelet(pod, "startup"), 60)
+            pod.until(lambda: kubelet(pod, "startup"))
             pod.until(lambda: kubelet(pod, "readiness"))
             store.kill()
-            pod.until(lambda: not kubelet(pod, "readiness"), UNHEALTHY)
+            pod.until(lambda: not kubelet(pod, "readiness"))
             assert kubelet(pod, "liveness")
             store.start()
-            pod.until(lambda: kubelet(pod, "readiness"), UNHEALTHY)
+            pod.until(lambda: kubelet(pod, "readiness"))
             assert pod.terminate() == 0
         assert not kubelet(pod, "liveness")
 
@@ -93,16 +96,16 @@ def test_learner_and_actor_are_well_and_find_each_other(built: Built, tmp_path: 
     # The name is resolved by the cluster; here it is the certificate's other name.
     actor.variables["LECO_ACTOR_LEARNER"] = f"dns:///localhost:{port}"
     with learner, actor:
-        actor.until(lambda: kubelet(actor, "startup"), 60)  # before there is a learner
-        learner.until(lambda: kubelet(learner, "startup"), 60)
-        learner.until(lambda: kubelet(learner, "readiness"), 60)
+        actor.until(lambda: kubelet(actor, "startup"))  # before there is a learner
+        learner.until(lambda: kubelet(learner, "startup"))
+        learner.until(lambda: kubelet(learner, "readiness"))
         page = f"http://127.0.0.1:{learner.here('9451')}/metrics"
 
         def updates() -> float:
-            with urllib.request.urlopen(page, timeout=60) as answer:
+            with urllib.request.urlopen(page, timeout=PATIENCE) as answer:
                 return float(re.findall(r"^leco_learner_updates_total (.*)$", answer.read().decode(), re.MULTILINE)[0])
 
-        learner.until(lambda: updates() > 3, 60)
+        learner.until(lambda: updates() > 3)
         assert kubelet(learner, "liveness")
         assert all(kubelet(actor, kind) for kind in ("readiness", "liveness"))
         assert learner.terminate() == 0
@@ -116,7 +119,7 @@ def test_with_tls_a_stranger_is_not_answered(tmp_path: Path, authority: trustme.
     pod = here(TLS, "learner", tmp_path, authority, LECO_LEARNER_THREADS="1")
     (tmp_path / "etc" / "leco" / "experiment" / "experiment.toml").write_text(to_toml(parse("", SMALL)))
     with pod:
-        pod.until(lambda: kubelet(pod, "startup"), 60)
+        pod.until(lambda: kubelet(pod, "startup"))
         stranger = {
             key: value
             for key, value in pod.variables.items()

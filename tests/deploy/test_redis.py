@@ -10,18 +10,20 @@ import numpy as np
 import pytest
 import redis
 import trustme
-from kustomized import Built, needs_kustomize
-from pods import PASSWORD, Pod, needs_redis, redis_pod
-from ports import free_port
-from service_process import ServiceProcess, until
 
 from leco.rpc.channel import open_channel
 from leco.rpc.hashcount_client import SERVICE, CodeBatch, HashCountClient
+from support import needs
+from support.kustomized import Built
+from support.pods import PASSWORD, Pod, redis_pod
+from support.ports import free_port
+from support.service_process import ServiceProcess
+from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [needs_kustomize, needs_redis]
+pytestmark = [needs.kustomize.mark, needs.redis.mark]
 with_and_without_tls = pytest.mark.parametrize("tls", [(), ("tls",)], ids=["clear", "tls"])
 NODES = 6
 
@@ -51,7 +53,9 @@ class Counting(ServiceProcess):
     def count(self, episode: str, number: int) -> list[int]:
         """Counts one code twice."""
         with open_channel(self.address, service=SERVICE) as channel:
-            counting = HashCountClient(channel, run="run", code_width=4, patience_seconds=60)
+            counting = HashCountClient(
+                channel, run="run", code_width=4, attempt_seconds=PATIENCE, patience_seconds=PATIENCE
+            )
             [result] = counting.count([CodeBatch(episode, number, np.zeros((2, 4), np.uint8))])
             assert result.counts is not None, result
             return [int(each) for each in result.counts]
@@ -99,12 +103,12 @@ def test_redis_that_reads_its_file_lives_but_is_not_ready(tmp_path: Path, author
             for number in range(300):
                 known.mset({f"{number}/{each}": "x" * 100 for each in range(1000)})
             known.bgrewriteaof()
-            until(lambda: known.info("persistence")["aof_rewrite_in_progress"] == 0, 60)
+            until(lambda: known.info("persistence")["aof_rewrite_in_progress"] == 0)
         pod.terminate()
     with (tmp_path / "etc" / "redis" / "redis.conf").open(
         "a"
     ) as conf:  # Redis' own settings for tests: it reads slowly
-        conf.write("key-load-delay 200\nloading-process-events-interval-bytes 1024\n")
+        conf.write("key-load-delay 1000\nloading-process-events-interval-bytes 1024\n")
     with pod:
         pod.until_probe("startup")
         assert pod.probe("readiness").returncode != 0
@@ -136,7 +140,7 @@ class Cluster:
         folder = self.folder / "job"
         job = Pod(self.built, "redis-setup", folder, ports={}, authority=self.authority, variables=variables)
         done = subprocess.run(
-            job.command(), env=job.variables, capture_output=True, text=True, timeout=100, check=False
+            job.command(), env=job.variables, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.splitlines()[-1]
@@ -149,7 +153,7 @@ class Cluster:
     def until_whole(self) -> None:
         """Every node knows all others, and they are up."""
         wanted = {"cluster_state": "ok", "cluster_known_nodes": str(NODES), "cluster_slots_ok": "16384"}
-        until(lambda: all(wanted.items() <= self.info(node).items() for node in range(NODES)), 60)
+        until(lambda: all(wanted.items() <= self.info(node).items() for node in range(NODES)))
 
 
 @with_and_without_tls

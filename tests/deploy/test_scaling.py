@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from kustomized import Built, needs_kustomize
 from prometheus_client import CollectorRegistry
 
 from services.learner.metrics import LearnerMetrics
+from support import needs
+from support.kustomized import Built
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="needs promtool: apt-get install prometheus")
-pytestmark = needs_kustomize
+pytestmark = needs.kustomize.mark
 LABELS = '{namespace="leco",job="learner"'
 
 
@@ -28,7 +27,7 @@ def query() -> str:
     return str(trigger["metadata"]["query"])
 
 
-@needs_promtool
+@needs.prometheus.mark
 @pytest.mark.parametrize(
     ("actors", "busy", "done", "wanted"),
     [
@@ -64,7 +63,7 @@ def test_the_wanted_number_of_actors(actors: int, busy: float, done: bool, wante
     assert done_with.returncode == 0, done_with.stdout + done_with.stderr
 
 
-@needs_promtool
+@needs.prometheus.mark
 def test_without_a_learner_there_is_no_answer_so_that_keda_falls_back(tmp_path: Path) -> None:
     case = {
         "interval": "15s",

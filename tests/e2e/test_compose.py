@@ -1,7 +1,7 @@
 """`docker compose up` on a real engine: it trains, it is seen by Prometheus, and each part of it may die.
 
 `make e2e` runs it; it takes minutes. Grafana is left out, because its image cannot be had everywhere: the queries of its
-dashboards are run here, and the files that it is given are tested in tests/unit/test_compose_files.py.
+dashboards are run here, and the files that it is given are tested in tests/deploy/test_compose_files.py.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ import math
 import subprocess
 from typing import TYPE_CHECKING
 
-import dashboards
 import pytest
-from compose_system import PROJECT, ROOT, SERVICES, Container, System, docker, need_docker, wheels
-from service_process import until
+
+from support import dashboards
+from support.compose_system import PROJECT, SERVICES, Container, System, docker, need_docker, wheels
+from support.paths import ROOT
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.e2e
 
-SECONDS = 480.0  # far more than any of it takes, even on a busy machine
 TARGETS = {"actor": 2, "hashcount": 1, "learner": 1, "prometheus": 1}
 FRAMES = "leco_learner_run_frames"
 
@@ -49,11 +50,11 @@ def one(system: System, expr: str) -> float:
     return max((each.value for each in system.prometheus().query(expr)), default=0.0)
 
 
-def trains_on(system: System, seconds: float = SECONDS) -> None:
+def trains_on(system: System) -> None:
     """Frames grow, and every actor gets newer parameters than any has now."""
     frames, version = one(system, FRAMES), one(system, "max(leco_actor_parameters_version)")
-    until(lambda: one(system, FRAMES) > frames, seconds)
-    until(lambda: one(system, "min(leco_actor_parameters_version)") > version, seconds)
+    until(lambda: one(system, FRAMES) > frames)
+    until(lambda: one(system, "min(leco_actor_parameters_version)") > version)
 
 
 def up(system: System) -> dict[str, int]:
@@ -72,21 +73,21 @@ def test_every_container_is_healthy(system: System) -> None:
 
 
 def test_frames_grow_and_parameters_reach_the_actors(system: System) -> None:
-    until(lambda: one(system, FRAMES) > 0, SECONDS)
+    until(lambda: one(system, FRAMES) > 0)
     trains_on(system)
     assert one(system, "sum(leco_learner_trajectories_dropped_total)") == 0
     assert one(system, "sum(leco_actor_uncounted_trajectories_total)") == 0
 
 
 def test_prometheus_reaches_every_replica_and_has_the_alerts(system: System) -> None:
-    until(lambda: up(system) == TARGETS, SECONDS)
+    until(lambda: up(system) == TARGETS)
     groups = system.prometheus().get("rules")["groups"]
     assert {rule["health"] for group in groups for rule in group["rules"]} == {"ok"}
 
 
 @pytest.mark.parametrize("query", dashboards.queries(), ids=lambda each: f"{each.dashboard}: {each.panel}")
 def test_a_query_of_a_dashboard_returns_data(system: System, query: dashboards.Query) -> None:
-    until(lambda: any(math.isfinite(each.value) for each in system.prometheus().query(query.filled())), SECONDS)
+    until(lambda: any(math.isfinite(each.value) for each in system.prometheus().query(query.filled())))
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -133,13 +134,13 @@ def restarted(system: System, before: Container) -> bool:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_container_that_is_killed_comes_back_and_training_goes_on(system: System, service: str) -> None:
-    until(lambda: one(system, FRAMES) > 40_000, SECONDS)  # beyond the first checkpoints
+    until(lambda: one(system, FRAMES) > 40_000)  # beyond the first checkpoints
     frames = one(system, FRAMES)
     container = system.containers(service)[0]
     system.kill(container)
-    until(lambda: restarted(system, container), SECONDS)
-    until(system.healthy, SECONDS)
-    until(lambda: up(system) == TARGETS, SECONDS)
+    until(lambda: restarted(system, container))
+    until(system.healthy)
+    until(lambda: up(system) == TARGETS)
     trains_on(system)
     if service == "learner":  # from a checkpoint, and not from the beginning
         served = [line for line in system.compose("logs", "learner").splitlines() if " serving " in line]
@@ -153,10 +154,10 @@ def test_more_replicas_are_found_and_work(system: System) -> None:
     system.compose(
         "up", "--detach", "--wait", "--no-recreate", "--scale", "actor=4", "--scale", "hashcount=2", *SERVICES
     )
-    until(lambda: up(system) == TARGETS | {"actor": 4, "hashcount": 2}, SECONDS)
+    until(lambda: up(system) == TARGETS | {"actor": 4, "hashcount": 2})
     for rate, replicas in (("leco_actor_frames_total", 4), ("leco_hashcount_codes_total", 2)):
         expr = f"count(sum by (instance) (rate({rate}[1m])) > 0)"
-        until(lambda expr=expr, replicas=replicas: one(system, expr) == replicas, SECONDS)  # type: ignore[misc]
+        until(lambda expr=expr, replicas=replicas: one(system, expr) == replicas)  # type: ignore[misc]
     trains_on(system)
 
 
@@ -168,7 +169,7 @@ def test_sigterm_drains_and_the_volumes_keep_the_run(system: System) -> None:
     frames = int(last.split("frames=")[1])
     system.compose("down")
     system.compose("up", "--detach", "--wait", *SERVICES)
-    until(lambda: one(system, FRAMES) >= frames, SECONDS)
+    until(lambda: one(system, FRAMES) >= frames)
     log = system.compose("logs", "--no-log-prefix", "learner")
     assert f"frames={frames}" in next(line for line in log.splitlines() if " serving " in line)
     trains_on(system)

@@ -9,13 +9,15 @@ import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
-from compose_system import ROOT, System, docker, need_docker, wheels
-from service_process import until
+
+from support.compose_system import System, docker, need_docker, wheels
+from support.paths import DMLAB_STAND_IN, ROOT
+from support.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.e2e
 
 # `docker images` of Debian's own image. Those that stand in for it may be larger, so what we add to it is measured.
 DEBIAN_MB = 75
@@ -88,7 +90,7 @@ def test_sigterm_ends_a_service_that_is_still_starting(images: dict[str, str], s
     container = docker("run", "--detach", *RESTRICTED, images[service]).strip()
     try:
         asked = ["docker", "kill", "--signal=TERM", container]
-        until(lambda: subprocess.run(asked, capture_output=True, check=False).returncode != 0, 60)  # it has ended
+        until(lambda: subprocess.run(asked, capture_output=True, check=False).returncode != 0)  # it has ended
         assert docker("inspect", "--format", "{{.State.ExitCode}}", container) == "143\n"
     finally:
         docker("rm", "--force", "--volumes", container)
@@ -112,7 +114,7 @@ def build_dmlab(wheel: Path) -> subprocess.CompletedProcess[str]:
 def test_the_variant_with_deepmind_lab_takes_its_wheel_from_a_folder(images: dict[str, str], tmp_path: Path) -> None:
     assert images["actor"]  # of which it is a variant
     with zipfile.ZipFile(tmp_path / "deepmind_lab-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.write(ROOT / "tests" / "dmlab_stand_in" / "deepmind_lab.py", "deepmind_lab.py")
+        wheel.write(DMLAB_STAND_IN / "deepmind_lab.py", "deepmind_lab.py")
         about = {
             "METADATA": "Metadata-Version: 2.1\nName: deepmind_lab\nVersion: 1.0\n",
             "WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",

@@ -9,8 +9,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-from kubernetes_api import KubernetesApi
-from training_services import PATIENCE, actor, learner, until_updates
+from support.kubernetes_api import KubernetesApi
+from support.training_services import actor, learner, until_updates
+from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +24,7 @@ def ask(api: KubernetesApi, folder: Path, *flags: str) -> subprocess.CompletedPr
     api.write_config(config)
     environment = os.environ | {"KUBECONFIG": str(config)}
     command = [sys.executable, "-P", "-m", "leco", "cluster", *flags]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def workload(name: str, wanted: int, ready: int) -> dict[str, Any]:
@@ -95,13 +96,13 @@ def test_pods_and_their_problems_and_the_progress_of_a_real_learner(tmp_path: Pa
 
 def test_a_run_that_is_done_and_all_well_ends_with_zero(tmp_path: Path) -> None:
     with learner(tmp_path / "run", method="no-int", frames=64) as serving, actor(serving.address):
-        assert serving.wait(PATIENCE) == 0
+        assert serving.wait() == 0
     well = {"statefulsets": [workload("learner", 1, 1)], "deployments": [], "pods": [pod("learner")]}
     with (
         learner(tmp_path / "run", method="no-int", frames=64).given("--when-done", "wait") as again,
         KubernetesApi(well, ports={9451: again.metrics_port}) as api,
     ):
-        again.until_logged("all frames are trained on; waiting", PATIENCE)
+        again.until_logged("all frames are trained on; waiting")
         shown = ask(api, tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert ": 64 of 64 frames (100%), saved " in shown.stdout

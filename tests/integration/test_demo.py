@@ -6,17 +6,21 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
 from PIL import Image
-from zoo_case import WALKS, saved_run
 
 from leco.cli import demo, zoo
 from leco.config.toml import parse
+from support.paths import ROOT
+from support.waiting import PATIENCE
+from support.zoo_case import WALKS, saved_run
 
-pytestmark = pytest.mark.timeout(600)
-ROOT = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
 # The demonstration itself, but for what it trains and what it plays.
 SMALL = """
 import sys
@@ -31,7 +35,10 @@ demo.main(sys.argv[1:])
 def run_demo(folder: Path, *flags: str, code: str = SMALL) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code, f"--run-dir={folder / 'run'}", *flags]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=500, check=False)
+    # A whole training, which may well take ten times a minute on a busy machine.
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=3 * PATIENCE, check=False
+    )
 
 
 def pictures(path: Path) -> int:

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from test_training import state_of
-from training_services import LECO, PATIENCE, TASK, rows
 
 from leco.methods.table import METHODS
+from support.training_services import LECO, TASK, rows, state_of
+from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from leco.learning.state import TrainingState
 
-pytestmark = pytest.mark.timeout(180)
 SMALL = ("actors.unroll_length=8", "learner.batch_size=4", "learner.log_every=1", "learner.checkpoint_every=1000")
 UPDATES = 60
 

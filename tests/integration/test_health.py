@@ -6,18 +6,18 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from redis_servers import RedisServer
-from service_process import ServiceProcess, until
-
 from leco.rpc.hashcount_client import SERVICE
+from support.redis_servers import RedisServer
+from support.service_process import ServiceProcess
+from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     import pytest
 
 
 def ask(*flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "leco", "health", *flags]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-P", "-m", "leco", "health", f"--seconds={PATIENCE:g}", *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
 
 
 def test_a_service_whose_store_is_away_lives_but_does_not_serve() -> None:
@@ -25,7 +25,7 @@ def test_a_service_whose_store_is_away_lives_but_does_not_serve() -> None:
         readiness = ("--address", service.address, "--service", SERVICE)
         until(lambda: ask(*readiness).returncode == 0)
         store.kill()
-        until(lambda: ask(*readiness).returncode == 1, 30)
+        until(lambda: ask(*readiness).returncode == 1)
         assert ask(*readiness).stderr == f"leco health: {service.address}: NOT_SERVING\n"
         assert ask("--address", service.address).returncode == 0
 
@@ -37,7 +37,7 @@ def test_what_is_wrong_is_said_in_a_line() -> None:
             1,
             f"leco health: {service.address}: NOT_FOUND: no service 'leco.v1.Nothing' here\n",
         )
-    away = ask("--address", service.address, "--seconds", "1")
+    away = ask("--address", service.address)
     assert away.returncode == 1
     assert away.stderr.startswith(f"leco health: {service.address}: UNAVAILABLE: ")
     assert away.stderr.count("\n") == 1

@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from redis_servers import RedisServer
-from service_process import ServiceProcess, until
 
 from leco.v1.hash_count_pb2 import CountRequest, CountResponse, EpisodeBatch
 from leco.v1.hash_count_pb2_grpc import HashCountServiceStub
 from services.hashcount.store import Status
+from support.redis_servers import RedisServer
+from support.service_process import ServiceProcess
+from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +49,7 @@ class Target:
         return EpisodeBatch(episode_id=f"normal-{self._episode}", sequence=self._sequence, size=2)
 
     def ask(self, request: CountRequest) -> CountResponse:
-        return self._stub.Count(request, timeout=30)
+        return self._stub.Count(request, timeout=PATIENCE)
 
     def ask_raw(self, request: bytes) -> bytes:
         return call_raw(self.channel, METHOD, request)
@@ -93,7 +94,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
 
 def call_raw(channel: grpc.Channel, method: str, request: bytes) -> bytes:
     call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
-    return call(request, timeout=30)
+    return call(request, timeout=PATIENCE)
 
 
 def statuses_of(response: CountResponse) -> list[Status]:
@@ -234,7 +235,7 @@ def test_a_message_of_5_mb_is_too_large_however_it_is_packed(target: Target, com
     before = target.batches()
     request = normal(target.next_batch, codes=bytes(5 * MIB))
     with pytest.raises(grpc.RpcError) as caught:
-        HashCountServiceStub(target.channel).Count(request, timeout=30, compression=compression)
+        HashCountServiceStub(target.channel).Count(request, timeout=PATIENCE, compression=compression)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "larger than max" in (caught.value.details() or "")
     assert target.batches() == before
@@ -244,7 +245,7 @@ def test_a_message_of_5_mb_is_too_large_however_it_is_packed(target: Target, com
 def test_headers_of_a_megabyte_are_too_large(target: Target) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         HashCountServiceStub(target.channel).Count(
-            normal(target.next_batch), timeout=30, metadata=(("large", "x" * MIB),)
+            normal(target.next_batch), timeout=PATIENCE, metadata=(("large", "x" * MIB),)
         )
     assert caught.value.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
     assert target.counts_normally()
@@ -272,7 +273,7 @@ def test_a_method_that_does_not_exist_is_said_not_to(target: Target, method: str
 )
 def test_another_protocol_on_the_port_is_cut_off(target: Target, garbage: bytes) -> None:
     host, _, port = target.service.address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
         assert target.counts_normally(), "while the other one has said nothing yet"
         try:
             connection.sendall(garbage)

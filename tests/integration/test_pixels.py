@@ -10,22 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from service_process import until
-from test_training import state_of
-from training_services import LECO, PATIENCE, actor, learner, rows
 
 from leco.methods.table import METHODS
+from support.training_services import LECO, actor, learner, rows, state_of
+from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(300)
 TASK = "vizdoom-my-way-home"
 TRAINED = ("no-int", "noveld", "leco")
 UNROLL, BATCH, UPDATES = 4, 2, 3
 SETTINGS = (f"actors.unroll_length={UNROLL}", f"learner.batch_size={BATCH}", "learner.log_every=1")
 ENGINE = b"+viz_instance_id"  # in the command line of every engine
-LEARNING_SECONDS = 2 * PATIENCE  # networks for pixels are slow on a processor
 
 
 class Processes:
@@ -69,7 +66,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, processes: Processes) -> Path
         children.append(subprocess.Popen([*LECO, "train", *flags], stdout=pipe, stderr=pipe, text=True))
     try:
         for child in children:
-            output, errors = child.communicate(timeout=LEARNING_SECONDS)
+            output, errors = child.communicate(timeout=PATIENCE)
             assert (child.returncode, errors) == (0, ""), output
     finally:
         for child in children:
@@ -120,15 +117,15 @@ def test_an_engine_that_dies_is_counted_and_a_package_that_is_missing_is_one_lin
         assert "Traceback" not in done.stdout + done.stderr
 
         with actor(server.address) as player:
-            until(lambda: player.metrics()["leco_actor_frames_total"] > 0, PATIENCE)
+            until(lambda: player.metrics()["leco_actor_frames_total"] > 0)
             assert player.metrics()["leco_actor_dropped_episodes_total"] == 0
             engines = processes.running(ENGINE)
             assert len(engines) == 2
             os.kill(engines[0], signal.SIGKILL)
-            until(lambda: player.metrics()["leco_actor_dropped_episodes_total"] == 1, PATIENCE)
+            until(lambda: player.metrics()["leco_actor_dropped_episodes_total"] == 1)
             assert player.metrics()["leco_actor_episodes_total"] == 0, "it has no result"
             frames = player.metrics()["leco_actor_frames_total"]
-            until(lambda: player.metrics()["leco_actor_frames_total"] > frames, PATIENCE)
+            until(lambda: player.metrics()["leco_actor_frames_total"] > frames)
             assert player.metrics()["leco_actor_dropped_episodes_total"] == 1
             assert len(processes.running(ENGINE)) == 2
             player.kill()  # the engines end even so

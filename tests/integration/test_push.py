@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import grpc
 import numpy as np
 import pytest
-from harness import LoopThread
 from prometheus_client import CollectorRegistry
-from service_process import until
 
 from leco.rpc import channel as channel_module
 from leco.rpc import learner_client
@@ -46,6 +44,8 @@ from services.learner import servicer
 from services.learner.metrics import LearnerMetrics
 from services.learner.servicer import LearnerServicer
 from services.learner.trajectory_queue import TrajectoryQueue
+from support.harness import LoopThread
+from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -136,7 +136,7 @@ class Learner:
 
     def start(self) -> None:
         """Serves, at the same address as before; the intake stays the same."""
-        interceptor = RpcInterceptor(RpcMetrics(CollectorRegistry(), "learner"), max_seconds=30, max_calls=64)
+        interceptor = RpcInterceptor(RpcMetrics(CollectorRegistry(), "learner"), max_seconds=PATIENCE, max_calls=64)
 
         async def start() -> None:
             self.server = RpcServer(SERVICE, interceptor=interceptor)
@@ -182,9 +182,9 @@ class Learner:
     def dropped(self, reason: str) -> float:
         return self.value("trajectories_dropped_total", reason=reason)
 
-    def take(self, count: int, seconds: float = 10) -> list[Trajectory]:
-        taken = self.intake.take(count, seconds)
-        assert taken is not None, f"not {count} within {seconds} s"
+    def take(self, count: int) -> list[Trajectory]:
+        taken = self.intake.take(count, PATIENCE)
+        assert taken is not None, f"not {count} within {PATIENCE:g} s"
         return taken
 
 
@@ -211,7 +211,7 @@ def channel(learner: Learner) -> Iterator[grpc.Channel]:
 @pytest.fixture
 def client(channel: grpc.Channel) -> Iterator[LearnerClient]:
     with new_client(channel) as client:
-        client.join(give_up_after=10)
+        client.join(give_up_after=PATIENCE)
         yield client
 
 
@@ -232,7 +232,7 @@ def new_client(channel: grpc.Channel, **changes: Any) -> LearnerClient:
         "actor_name": "a",
         "software_version": "1.2.9",
         "max_unacknowledged": 8,
-        "patience_seconds": 5,
+        "patience_seconds": PATIENCE,
     }
     return LearnerClient(channel, **settings | changes)
 
@@ -268,7 +268,7 @@ class RawStream:
 
     def __init__(self, channel: grpc.Channel, *first: PushRequest) -> None:
         self._requests: queue.SimpleQueue[PushRequest | None] = queue.SimpleQueue()
-        self.call = learner_pb2_grpc.LearnerServiceStub(channel).Push(iter(self._requests.get, None), timeout=30)
+        self.call = learner_pb2_grpc.LearnerServiceStub(channel).Push(iter(self._requests.get, None), timeout=PATIENCE)
         self.send(*first)
 
     def send(self, *requests: PushRequest) -> None:
@@ -325,7 +325,7 @@ def test_trajectories_arrive_in_order_and_unchanged(learner: Learner, client: Le
     for trajectory in sent:
         client.push(trajectory)
     taken = learner.take(5)
-    assert client.drain(10) == 0
+    assert client.drain(PATIENCE) == 0
     for one, other in zip(sent, taken, strict=True):
         assert (one.number, one.parameters_version, one.episodes) == (
             other.number,
@@ -340,23 +340,23 @@ def test_trajectories_arrive_in_order_and_unchanged(learner: Learner, client: Le
 
 def test_a_slow_trainer_never_has_more_waiting_than_its_capacity(learner: Learner) -> None:
     """A thousand trajectories of four actors, each of which is held back."""
-    with contextlib.ExitStack() as stack:
-        trainer = stack.enter_context(Trainer(learner, count=5, pause=0.004))
 
-        def act(actor: int) -> None:
-            with (
-                open_channel(learner.address, service=SERVICE) as channel,
-                new_client(channel, max_unacknowledged=6) as client,
-            ):
-                client.join(give_up_after=10)
-                for number in range(1, 251):
-                    client.push(made(number, actor=actor))
-                    assert len(client._waiting) <= 6
-                assert client.drain(30) == 0
+    def act(actor: int) -> None:
+        with (
+            open_channel(learner.address, service=SERVICE) as channel,
+            new_client(channel, max_unacknowledged=6) as client,
+        ):
+            client.join(give_up_after=PATIENCE)
+            for number in range(1, 251):
+                client.push(made(number, actor=actor))
+                assert len(client._waiting) <= 6
+            assert client.drain(PATIENCE) == 0
 
-        actors = [threading.Thread(target=act, args=(actor,)) for actor in range(4)]
-        for thread in actors:
-            thread.start()
+    actors = [threading.Thread(target=act, args=(actor,)) for actor in range(4)]
+    for thread in actors:
+        thread.start()
+    until(lambda: learner.value("queue_trajectories") == 16)
+    with Trainer(learner, count=5, pause=0.004) as trainer:
         for thread in actors:
             thread.join()
         until(lambda: len(trainer.taken) == 1000)
@@ -377,46 +377,45 @@ def test_push_waits_while_too_many_are_not_acknowledged(learner: Learner, client
     assert client.drain(0.05) == 8
     assert learner.value("outstanding_credits") == 0
     assert [each.number for each in learner.take(16)] == list(range(1, 17))
-    blocked.join(10)
+    blocked.join(PATIENCE)
     assert not blocked.is_alive()
     assert [each.number for each in learner.take(9)] == list(range(17, 26))
-    assert client.drain(10) == 0
+    assert client.drain(PATIENCE) == 0
 
 
 def test_a_client_can_wait_for_room_before_it_plays(learner: Learner, client: LearnerClient) -> None:
-    assert client.wait_for_credit(10), "an idle learner has room, and says so before the first trajectory"
+    assert client.wait_for_credit(PATIENCE), "an idle learner has room, and says so before the first trajectory"
     for number in range(1, 17):
         client.push(made(number))
-    assert client.drain(10) == 0
+    assert client.drain(PATIENCE) == 0
     assert not client.wait_for_credit(0.1), "sixteen wait, and that is all it holds"
-    assert learner.intake.take(16, 10, hold=True) is not None
+    assert learner.intake.take(16, PATIENCE, hold=True) is not None
     assert not client.wait_for_credit(0.1), "they are being learned from"
     learner.intake.free()
-    assert client.wait_for_credit(10)
+    assert client.wait_for_credit(PATIENCE)
 
 
 def test_waiting_for_room_ends_with_the_client(learner: Learner, channel: grpc.Channel) -> None:
     learner.intake._capacity = 1
     with new_client(channel) as client:
-        client.join(give_up_after=10)
+        client.join(give_up_after=PATIENCE)
         client.push(made(1))
-        assert client.drain(10) == 0
+        assert client.drain(PATIENCE) == 0
         threading.Timer(0.2, client.close).start()
         with pytest.raises(Closed):
-            client.wait_for_credit(60)
+            client.wait_for_credit(PATIENCE)
 
 
 def test_eight_actors_get_equal_shares(learner: Learner) -> None:
     with (
         open_channel(learner.address, service=SERVICE) as channel,
         contextlib.ExitStack() as stack,
-        Trainer(learner, count=4, pause=0.005) as trainer,
     ):
         clients = [stack.enter_context(new_client(channel)) for _ in range(8)]
         done = threading.Event()
 
         def act(actor: int, client: LearnerClient) -> None:
-            client.join(give_up_after=10)
+            client.join(give_up_after=PATIENCE)
             for number in itertools.count(1):
                 if done.is_set():
                     return
@@ -426,10 +425,11 @@ def test_eight_actors_get_equal_shares(learner: Learner) -> None:
         actors = [threading.Thread(target=act, args=each) for each in enumerate(clients)]
         for thread in actors:
             thread.start()
-        until(lambda: all(client._waiting for client in clients))
-        before = len(trainer.taken)
-        until(lambda: len(trainer.taken) > before + 400, 30)
-        shares = Counter(actor_of(each) for each in trainer.taken[before : before + 400])
+        taken: list[Trajectory] = []
+        for _ in range(100):  # whatever is freed is given to actors of which each could use it
+            until(lambda: all(len(client._waiting) == 8 for client in clients))
+            taken += learner.take(4)
+        shares = Counter(actor_of(each) for each in taken)
         done.set()
         for client in clients:
             client.close()
@@ -446,7 +446,7 @@ def test_an_idle_actor_does_not_keep_others_waiting(
         assert idle.next() == PushResponse(acknowledged=0, credits=4)
         for number in range(1, 101):
             client.push(made(number, actor=1))
-        assert client.drain(10) == 0
+        assert client.drain(PATIENCE) == 0
         idle.push(1, 2, 3, 4)
         assert idle.until_told(4) <= 4
 
@@ -481,14 +481,12 @@ def test_an_actor_that_reads_nothing_harms_nobody(learner: Learner, client: Lear
         assert stream._untold, "its answers must be stuck, or this tests nothing"
         for other in range(1, 101):
             client.push(made(other, actor=1))
-        assert client.drain(10) == 0
+        assert client.drain(PATIENCE) == 0
         until(lambda: trainer.numbers(1) == list(range(1, 101)))
         with RawStream(deaf_channel, hello()) as again:
             assert again.next().acknowledged == number, "it may also come back"
         until(lambda: learner.value("open_streams") == 1)
-    begin = time.monotonic()
-    learner.loop.run(learner.server.drain(0.2))
-    assert time.monotonic() - begin < 5
+    learner.loop.run(learner.server.drain(0.2))  # which does not wait for it
 
 
 # Exactly once.
@@ -502,28 +500,29 @@ def test_cut_connections_lose_nothing_and_repeat_nothing(loop: LoopThread) -> No
         new_client(channel) as one,
         new_client(channel) as other,
     ):
+        cuts = [0]  # how many had arrived at each
+        pushed_by = {0: 0, 1: 0}
 
         def act(actor: int, client: LearnerClient) -> None:
-            client.join(give_up_after=10)
-            for number in range(1, 401):
-                client.push(made(number, actor=actor, ended=True))
+            client.join(give_up_after=PATIENCE)
+            while pushed_by[actor] < 400 or len(cuts) < 5:
+                pushed_by[actor] += 1
+                client.push(made(pushed_by[actor], actor=actor, ended=True))
                 time.sleep(0.002)
 
         actors = [threading.Thread(target=act, args=each) for each in enumerate((one, other))]
         for thread in actors:
             thread.start()
-        cuts = [0]  # how many had arrived at each
         while any(thread.is_alive() for thread in actors):
             time.sleep(chance.uniform(0.0, 0.3))
             learner.cut()
             cuts.append(len(learner.intake.arrived))
             until(lambda: len(learner.intake.arrived) > cuts[-1] or not any(each.is_alive() for each in actors))
-        assert one.drain(20) == other.drain(20) == 0
-        assert len(cuts) > 3
-        until(lambda: len(trainer.taken) == 800)
+        assert one.drain(PATIENCE) == other.drain(PATIENCE) == 0
+        until(lambda: len(trainer.taken) == sum(pushed_by.values()))
         for actor in (0, 1):
-            assert trainer.numbers(actor) == list(range(1, 401))
-    assert len(learner.episodes) == 800
+            assert trainer.numbers(actor) == list(range(1, pushed_by[actor] + 1))
+    assert len(learner.episodes) == sum(pushed_by.values())
     assert learner.intake.most <= 16
     learner.stop()
 
@@ -553,11 +552,15 @@ def test_a_restarted_learner_gets_everything_that_was_not_acknowledged(loop: Loo
         new_client(channel) as client,
     ):
         stack.enter_context(Trainer(learner))
-        client.join(give_up_after=10)
+        client.join(give_up_after=PATIENCE)
+
+        made_so_far = 0
 
         def act() -> None:
-            for number in range(1, 401):
-                client.push(made(number))
+            nonlocal made_so_far
+            while made_so_far < 400 or len(learners) < 4:
+                made_so_far += 1
+                client.push(made(made_so_far))
                 time.sleep(0.002)
 
         actor = threading.Thread(target=act)
@@ -568,18 +571,19 @@ def test_a_restarted_learner_gets_everything_that_was_not_acknowledged(loop: Loo
             learners.append(learner)
             stack.enter_context(Trainer(learner))
             until(lambda: bool(learners[-1].intake.arrived) or not actor.is_alive())
-        assert client.drain(20) == 0
+        assert client.drain(PATIENCE) == 0
         learner.stop()
-    assert len(learners) >= 3
     for each in learners:
         numbers = [trajectory.number for trajectory in each.intake.arrived]
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True
-    assert {trajectory.number for each in learners for trajectory in each.intake.arrived} == set(range(1, 401))
+    assert {trajectory.number for each in learners for trajectory in each.intake.arrived} == set(
+        range(1, made_so_far + 1)
+    )
 
 
 def test_a_learner_that_was_away_is_found_again(learner: Learner, client: LearnerClient) -> None:
     client.push(made(1))
-    assert client.drain(10) == 0
+    assert client.drain(PATIENCE) == 0
     learner.stop()
     for number in range(2, 6):
         client.push(made(number))
@@ -587,7 +591,7 @@ def test_a_learner_that_was_away_is_found_again(learner: Learner, client: Learne
     learner.start()  # the run goes on, but its parameters are not there yet
     assert client.drain(0.5) == 4
     learner.servicer.publish(snapshot(2))
-    assert client.drain(10) == 0
+    assert client.drain(PATIENCE) == 0
     assert [each.number for each in learner.take(5)] == [1, 2, 3, 4, 5]
 
 
@@ -611,13 +615,13 @@ def test_a_second_stream_of_an_incarnation_takes_over(learner: Learner, channel:
 def test_two_actors_with_one_incarnation_find_out(learner: Learner, channel: grpc.Channel) -> None:
     with new_client(channel, incarnation=INCARNATION) as one, new_client(channel, incarnation=INCARNATION) as other:
         for client in (one, other):
-            client.join(give_up_after=10)
+            client.join(give_up_after=PATIENCE)
         for number in (1, 2):
             one.push(made(number))
-        assert one.drain(10) == 0
+        assert one.drain(PATIENCE) == 0
         other.push(made(1, actor=1))
         with pytest.raises(TakenOver, match="the learner acknowledged 2, but only 1 were made"):
-            other.drain(10)
+            other.drain(PATIENCE)
         with pytest.raises(TakenOver, match="ALREADY_EXISTS: another stream of the same incarnation took over"):
             until(lambda: one.drain(0) > 0)
         with pytest.raises(TakenOver):
@@ -719,14 +723,14 @@ def test_a_stream_against_the_contract_is_refused_and_the_learner_goes_on(
         learner.take(valid)
     client.push(made(1, actor=1))
     assert actor_of(learner.take(1)[0]) == 1
-    assert client.drain(10) == 0
+    assert client.drain(PATIENCE) == 0
 
 
 def test_bytes_that_are_no_message_are_refused(learner: Learner, channel: grpc.Channel) -> None:
     raw: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream("/leco.v1.LearnerService/Push")
     for requests in ([b"\xff" * 9], [hello().SerializeToString(), b"\xff" * 9]):
         with pytest.raises(grpc.RpcError) as caught:
-            list(raw(iter(requests), timeout=10))
+            list(raw(iter(requests), timeout=PATIENCE))
         assert caught.value.code() is ARGUMENT
         assert "not the message expected" in (caught.value.details() or "")
     until(lambda: learner.value("open_streams") == 0)
@@ -743,7 +747,7 @@ def test_a_message_of_100_mb_is_refused_by_its_size(learner: Learner, client: Le
     assert "larger than max" in detail
     until(lambda: learner.value("open_streams") == learner.value("outstanding_credits") == 0)
     client.push(made(1))
-    assert client.drain(10) == 0
+    assert client.drain(PATIENCE) == 0
 
 
 @pytest.mark.parametrize("name", ["no hello", "a NaN", "a skipped number"])
@@ -761,7 +765,7 @@ def test_a_refused_message_is_not_kept_until_the_garbage_collector_runs(channel:
         before = kept()
         for _ in range(10):
             with pytest.raises(grpc.RpcError):
-                list(raw(iter(requests), timeout=10))
+                list(raw(iter(requests), timeout=PATIENCE))
         until(lambda: kept() <= before + 1)
     finally:
         gc.enable()
@@ -780,11 +784,18 @@ def test_counts_in_a_run_that_counts_nothing_are_malformed(loop: LoopThread) -> 
 def test_a_bug_behind_the_stream_is_an_internal_error_and_heals(
     learner: Learner, client: LearnerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(learner.intake, "_put", lambda *_: 1 / 0)
+    failed: list[object] = []
+
+    def fail(*_: object) -> None:
+        failed.append(None)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(learner.intake, "_put", fail)
     client.push(made(1))
-    assert client.drain(0.5) == 1
+    until(lambda: bool(failed))
+    assert client.drain(0) == 1
     monkeypatch.undo()
-    assert client.drain(10) == 0
+    assert client.drain(PATIENCE) == 0
     assert [each.number for each in learner.take(1)] == [1]
 
 
@@ -797,7 +808,7 @@ def test_late_and_uncounted_trajectories_are_acknowledged_and_dropped(learner: L
     client.push(made(2, 2, ended=True))
     client.push(made(3, 7, counted=False, ended=True))
     client.push(made(4, 7))
-    assert client.drain(10) == 0
+    assert client.drain(PATIENCE) == 0
     learner.servicer.publish(snapshot(8))  # and now 2 is late, too
     assert [each.number for each in learner.take(1)] == [4]
     assert (learner.dropped("lag"), learner.dropped("uncounted"), learner.dropped("duplicate")) == (2, 1, 0)
@@ -817,12 +828,12 @@ def client_channel(learner: Learner) -> grpc.Channel:
 
 def test_a_malformed_trajectory_is_rejected_by_name(learner: Learner, client: LearnerClient) -> None:
     client.push(made(1))
-    assert client.drain(10) == 0
+    assert client.drain(PATIENCE) == 0
     client.push(replace(made(2), reward=NAN))
     with pytest.raises(
         Rejected, match=r"^INVALID_ARGUMENT: trajectory 2: reward\[1\] is nan, expected a finite number$"
     ):
-        client.drain(10)
+        client.drain(PATIENCE)
     with pytest.raises(Rejected):
         client.push(made(3))
     assert [each.number for each in learner.take(1)] == [1]
@@ -832,10 +843,10 @@ def test_a_trajectory_that_is_too_large_is_rejected(loop: LoopThread) -> None:
     spec = replace(SPEC, observation_shape=(2 * MIB,))
     learner = Learner(loop, run=replace(RUN, trajectories=spec))
     with open_channel(learner.address, service=SERVICE) as channel, new_client(channel) as client:
-        client.join(give_up_after=10)
+        client.join(give_up_after=PATIENCE)
         client.push(replace(made(1), observation=np.zeros((4, 2 * MIB), np.uint8)))
         with pytest.raises(Rejected, match="larger than max"):
-            client.drain(10)
+            client.drain(PATIENCE)
     learner.stop()
 
 
@@ -853,13 +864,13 @@ def test_a_number_out_of_order_is_refused_at_once(client: LearnerClient) -> None
 )
 def test_another_run_is_noticed(learner: Learner, client: LearnerClient, change: dict[str, Any], text: str) -> None:
     client.push(made(1))
-    assert client.drain(10) == 0
+    assert client.drain(PATIENCE) == 0
     other = learner.restarted(run=replace(RUN, **change))
     client.push(made(2))
     with pytest.raises(RunChanged, match=f"^{text}$"):
-        client.drain(10)
+        client.drain(PATIENCE)
     with pytest.raises(RunChanged):
-        client.join(give_up_after=5)
+        client.join(give_up_after=PATIENCE)
     if "run" in change:
         with pytest.raises(RunChanged, match="run is 'run-1', expected 'run-2'"):
             client.parameters(0)
@@ -884,12 +895,12 @@ def test_a_push_that_waits_ends_with_the_client(learner: Learner, channel: grpc.
         blocked.join(0.2)
         assert blocked.is_alive()
         client.close()
-        blocked.join(10)
+        blocked.join(PATIENCE)
         assert raised == [Closed]
         client.close()
         with pytest.raises(Closed):
             client.push(made(2))
-        assert client.drain(5) == 1
+        assert client.drain(PATIENCE) == 1
 
 
 def test_a_stream_on_which_nothing_happens_lives(
@@ -900,12 +911,12 @@ def test_a_stream_on_which_nothing_happens_lives(
         monkeypatch.setattr(module, "KEEPALIVE_SECONDS", 0.5)
     learner = Learner(loop)
     with open_channel(learner.address, service=SERVICE) as channel, new_client(channel) as client:
-        client.join(give_up_after=10)
+        client.join(give_up_after=PATIENCE)
         for number in range(1, 9):
             client.push(made(number))
         time.sleep(4)
         learner.take(4)
-        client.drain(10)
+        client.drain(PATIENCE)
         assert "Too many pings" not in "".join(capfd.readouterr())
     learner.stop()
 
@@ -915,8 +926,8 @@ def test_control_c_ends_a_push_that_waits(client: LearnerClient) -> None:
     for number in range(1, 25):
         client.push(made(number))
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  # it may come at any moment after the start
+        timer.start()
         client.push(made(25))
     timer.join()
     signal.signal(signal.SIGINT, before)
@@ -933,7 +944,7 @@ def test_close_is_possible_at_any_time(learner: Learner) -> None:
 
             def act(client: LearnerClient = client) -> None:
                 with contextlib.suppress(Closed):
-                    client.join(give_up_after=60)
+                    client.join(give_up_after=float("inf"))
                     for number in itertools.count(1):
                         client.push(made(number))
                         client.parameters(0)
@@ -941,24 +952,22 @@ def test_close_is_possible_at_any_time(learner: Learner) -> None:
             actor = threading.Thread(target=act)
             actor.start()
             time.sleep(chance.uniform(0, 0.05))
-            begin = time.monotonic()
             client.close()
-            actor.join(10)
+            actor.join(PATIENCE)
             assert not actor.is_alive()
-            assert time.monotonic() - begin < 4
         learner.intake.take(16, 0)
 
 
 def test_a_channel_that_was_closed_is_said_to_be(learner: Learner) -> None:
     channel = open_channel(learner.address, service=SERVICE)
     with new_client(channel) as client:
-        client.join(give_up_after=10)
+        client.join(give_up_after=PATIENCE)
         client.push(made(1))
-        assert client.drain(10) == 0
+        assert client.drain(PATIENCE) == 0
         channel.close()
         client.push(made(2))
         with pytest.raises(Rejected, match="Channel closed"):
-            client.drain(10)
+            client.drain(PATIENCE)
 
 
 # Drain.
@@ -977,19 +986,20 @@ def test_a_drain_acknowledges_what_was_taken(learner: Learner, channel: grpc.Cha
         )
     with RawStream(channel, hello()) as stream:
         assert stream.refusal()[0] is grpc.StatusCode.UNAVAILABLE
-    with new_client(channel) as client, pytest.raises(Unavailable, match="the learner is stopping"):
-        client.join(give_up_after=2.0)
+    assert refused_join(channel) == (grpc.StatusCode.UNAVAILABLE, "the learner is stopping; connect again later")
+    with new_client(channel) as client, pytest.raises(Unavailable, match=r"^no answer from the learner in 0.4 s; "):
+        client.join(give_up_after=0.4)
     assert [each.number for each in learner.take(3)] == [1, 2, 3]
 
 
 def test_an_actor_outlives_a_drain_and_a_restart(learner: Learner, client: LearnerClient) -> None:
     client.push(made(1))
-    assert client.drain(10) == 0
+    assert client.drain(PATIENCE) == 0
     learner.on_loop(learner.servicer.drain)
     client.push(made(2))
     assert client.drain(0.3) == 1
     other = learner.restarted()
-    assert client.drain(10) == 0
+    assert client.drain(PATIENCE) == 0
     assert [each.number for each in other.take(1)] == [2]
     other.stop()
 
@@ -997,18 +1007,25 @@ def test_an_actor_outlives_a_drain_and_a_restart(learner: Learner, client: Learn
 # Join.
 
 
+def refused_join(channel: grpc.Channel) -> tuple[grpc.StatusCode, str]:
+    """How one question to join is refused; a client repeats it, and may give up before it gets the last answer."""
+    with pytest.raises(grpc.RpcError) as caught:
+        learner_pb2_grpc.LearnerServiceStub(channel).Join(JoinRequest(software_version="1.2.0"), timeout=PATIENCE)
+    return caught.value.code(), caught.value.details() or ""
+
+
 def test_joining_says_what_the_run_is(learner: Learner, channel: grpc.Channel) -> None:
     with new_client(channel) as client:
-        assert client.join(give_up_after=10) == (RUN, 1)
+        assert client.join(give_up_after=PATIENCE) == (RUN, 1)
         learner.servicer.publish(snapshot(5))
-        assert client.join(give_up_after=10) == (RUN, 5)
+        assert client.join(give_up_after=PATIENCE) == (RUN, 5)
 
 
 @pytest.mark.parametrize("version", ["1.3.0", "2.2.3", "", "1", "1.20.3", "x" * 200])
 def test_an_actor_of_another_version_is_refused(learner: Learner, channel: grpc.Channel, version: str) -> None:
     del learner
     with new_client(channel, software_version=version) as client, pytest.raises(Rejected) as caught:
-        client.join(give_up_after=10)
+        client.join(give_up_after=PATIENCE)
     shown = repr(version) if len(version) < 80 else f"{'x' * 60!r}... (200 characters)"
     assert str(caught.value) == (
         f"FAILED_PRECONDITION: the actor's software_version is {shown}, expected 1.2.x, because this learner's is 1.2.3"
@@ -1028,14 +1045,17 @@ def test_a_long_name_is_refused(learner: Learner, channel: grpc.Channel) -> None
 def test_an_actor_waits_for_the_first_parameters(loop: LoopThread) -> None:
     learner = Learner(loop, publish=False)
     with open_channel(learner.address, service=SERVICE) as channel, new_client(channel) as client:
+        code, detail = refused_join(channel)
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert "not published" in detail
         begin = time.monotonic()
-        with pytest.raises(Unavailable, match=r"^no answer from the learner in 0.4 s; UNAVAILABLE: .*not published"):
+        with pytest.raises(Unavailable, match=r"^no answer from the learner in 0.4 s; "):
             client.join(give_up_after=0.4)
-        assert 0.1 < time.monotonic() - begin < 3
+        assert time.monotonic() - begin > 0.1, "it tries again"
         with RawStream(channel, hello()) as stream:
             assert stream.refusal()[0] is grpc.StatusCode.UNAVAILABLE
         threading.Timer(0.3, learner.servicer.publish, (snapshot(1),)).start()
-        assert client.join(give_up_after=10) == (RUN, 1)
+        assert client.join(give_up_after=PATIENCE) == (RUN, 1)
     learner.stop()
 
 
@@ -1091,16 +1111,18 @@ def test_parameters_are_encoded_once_for_all_actors(
 
     def slowly(parameters: ParameterSnapshot, *, half_precision: bool) -> Iterator[ParametersResponse]:
         encoded.append((parameters.version, half_precision))
-        in_time.append(released.wait(5))
+        in_time.append(released.wait(PATIENCE))
         return parameters_to_messages(parameters, half_precision=half_precision)
 
     monkeypatch.setattr(servicer, "parameters_to_messages", slowly)
     learner.servicer.publish(snapshot(2))
     assert encoded == [], "the trainer has better things to do"
     stub = learner_pb2_grpc.LearnerServiceStub(channel)
-    calls = [stub.Parameters(ParametersRequest(run="run-1", half_precision=i % 2 == 0), timeout=20) for i in range(10)]
+    calls = [
+        stub.Parameters(ParametersRequest(run="run-1", half_precision=i % 2 == 0), timeout=PATIENCE) for i in range(10)
+    ]
     until(lambda: len(encoded) == 2)
-    stub.Join(JoinRequest(software_version="1.2.0"), timeout=5)
+    stub.Join(JoinRequest(software_version="1.2.0"), timeout=PATIENCE)
     for call in calls[:2]:
         call.cancel()
     time.sleep(0.1)
@@ -1111,7 +1133,7 @@ def test_parameters_are_encoded_once_for_all_actors(
         assert next(iter(call)).header.version == 2
         call.cancel()
     assert sorted(encoded) == [(2, False), (2, True)]
-    assert list(stub.Parameters(ParametersRequest(run="run-1", newer_than=1), timeout=20))
+    assert list(stub.Parameters(ParametersRequest(run="run-1", newer_than=1), timeout=PATIENCE))
     assert len(encoded) == 2
 
 
@@ -1120,13 +1142,16 @@ def test_parameters_of_another_run_and_before_the_first_are_refused(loop: LoopTh
     with open_channel(learner.address, service=SERVICE) as channel, new_client(channel, patience_seconds=0.3) as client:
         stub = learner_pb2_grpc.LearnerServiceStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
-            list(stub.Parameters(ParametersRequest(run="run-2"), timeout=10))
+            list(stub.Parameters(ParametersRequest(run="run-2"), timeout=PATIENCE))
         assert (caught.value.code(), caught.value.details()) == (
             PRECONDITION,
             "run is 'run-2', expected 'run-1': join again",
         )
+        with pytest.raises(grpc.RpcError, match="not published parameters yet") as caught:
+            list(stub.Parameters(ParametersRequest(run="run-1"), timeout=PATIENCE))
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         client._specification = RUN
-        with pytest.raises(Unavailable, match="not published parameters yet"):
+        with pytest.raises(Unavailable, match=r"^no answer from the learner in 0.3 s; "):
             client.parameters(0)
     learner.stop()
 
@@ -1134,7 +1159,7 @@ def test_parameters_of_another_run_and_before_the_first_are_refused(loop: LoopTh
 def test_a_client_takes_only_parameters_of_a_size_that_it_can_hold(learner: Learner, channel: grpc.Channel) -> None:
     learner.servicer.publish(snapshot(2, weight=np.zeros(1000, np.float32)))
     with new_client(channel, max_parameters_bytes=3999) as client:
-        client.join(give_up_after=10)
+        client.join(give_up_after=PATIENCE)
         with pytest.raises(ValueError, match=r"^payload_bytes is 4000, expected at most 3999$"):
             client.parameters(0)
 

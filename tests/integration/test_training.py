@@ -15,25 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from service_process import ServiceProcess, until
-from training_services import LECO, PATIENCE, SMALL, TASK, actor, learner, rows, until_updates
 
-from leco.checkpoint.state_file import load
-from leco.config.experiment import method_of
 from leco.config.toml import parse
-from leco.envs.registry import find_task
-from leco.learning.state import init
-from leco.models.build import build
-from services.actor.loop import COUNT_PATIENCE_SECONDS
+from support.service_process import ServiceProcess
+from support.training_services import LECO, SMALL, TASK, actor, learner, patient_actor, rows, state_of, until_updates
+from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from training_services import TrainingProcess
-
     from leco.learning.state import TrainingState
+    from support.training_services import TrainingProcess
 
-pytestmark = pytest.mark.timeout(180)
 FOR_EVER = 1_000_000_000  # frames
 FRAMES_OF_UPDATE = SMALL["actors.unroll_length"] * SMALL["learner.batch_size"]
 
@@ -41,14 +34,6 @@ FRAMES_OF_UPDATE = SMALL["actors.unroll_length"] * SMALL["learner.batch_size"]
 def checkpoints(run: Path) -> list[int]:
     """After how many updates those were saved that are there."""
     return sorted(int(path.stem) for path in (run / "checkpoints").glob("[0-9]*.safetensors"))
-
-
-def state_of(run: Path, updates: int) -> TrainingState:
-    experiment = parse((run / "config.toml").read_text())
-    task = find_task(experiment.task)
-    method, width = method_of(experiment), experiment.network.width
-    networks = build(method, task.observation_shape, task.actions, experiment.hash, width)
-    return load(run / "checkpoints" / f"{updates:09d}.safetensors", init(networks))[0]
 
 
 def differences(one: TrainingState, other: TrainingState) -> list[str]:
@@ -85,7 +70,7 @@ def test_leco_train_stops_on_ctrl_c_goes_on_from_there_ends_and_can_be_evaluated
     command = [*LECO, "train", *flags]
     with subprocess.Popen([*command, "--frames=1e9"], stdout=subprocess.PIPE, text=True) as training:
         try:
-            until(lambda: len(rows(run)) >= 5, PATIENCE)
+            until(lambda: len(rows(run)) >= 5)
             training.send_signal(signal.SIGINT)
             output, _ = training.communicate(timeout=PATIENCE)
         finally:
@@ -180,13 +165,13 @@ def test_when_leco_train_is_killed_its_services_end_by_themselves_and_the_learne
         [*LECO, "train", *flags, *(f"--set={each}" for each in small)], stdout=subprocess.DEVNULL
     ) as parent:
         try:
-            until(lambda: len(rows(run)) >= 5, PATIENCE)
+            until(lambda: len(rows(run)) >= 5)
             found = subprocess.run(["pgrep", "-P", str(parent.pid)], capture_output=True, text=True, check=True)
             services = [int(each) for each in found.stdout.split()]
             assert len(services) == 3  # hashcount, learner, actor
         finally:
             parent.kill()
-    until(lambda: not any(Path(f"/proc/{each}").exists() for each in services), PATIENCE)
+    until(lambda: not any(Path(f"/proc/{each}").exists() for each in services))
     [saved] = checkpoints(run)
     assert saved >= 5
 
@@ -208,7 +193,7 @@ def test_a_learner_that_is_killed_goes_on_from_its_checkpoint_and_the_actor_heal
         assert "Traceback" not in "\n".join(one.lines)
 
         second.terminate()
-        assert second.wait(PATIENCE) == 0
+        assert second.wait() == 0
         assert "stopped" in [line["event"] for line in second.logged()]
         assert checkpoints(run)[-1] >= saved + 5
         assert increases(run)
@@ -221,10 +206,10 @@ def test_a_new_actor_takes_over_from_one_that_was_killed_and_training_ends(tmp_p
         with actor(service.address) as one:
             until_updates(service, 5)
             one.kill()
-        until(lambda: service.metrics()["leco_learner_open_streams"] == 0, PATIENCE)
+        until(lambda: service.metrics()["leco_learner_open_streams"] == 0)
         assert service.running
         stack.enter_context(actor(service.address))
-        assert service.wait(PATIENCE) == 0
+        assert service.wait() == 0
         assert checkpoints(run)[-1] == count
         assert "stopped" in [line["event"] for line in service.logged()]
 
@@ -232,9 +217,9 @@ def test_a_new_actor_takes_over_from_one_that_was_killed_and_training_ends(tmp_p
 def test_a_learner_that_shall_wait_when_it_is_done_serves_until_it_is_asked_to_stop(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with learner(run, method="no-int", frames=64) as serving, actor(serving.address):
-        assert serving.wait(PATIENCE) == 0  # without the flag it ends
+        assert serving.wait() == 0  # without the flag it ends
     with learner(run, method="no-int", frames=64).given("--when-done", "wait") as again:
-        line = again.until_logged("all frames are trained on; waiting", PATIENCE)
+        line = again.until_logged("all frames are trained on; waiting")
         assert line["frames"] == 64
         assert again.metrics()["leco_learner_run_frames"] == 64
         assert again.running
@@ -246,17 +231,17 @@ def test_a_learner_that_shall_wait_when_it_is_done_serves_until_it_is_asked_to_s
 def test_after_counts_were_lost_what_is_affected_is_left_out_and_training_goes_on(tmp_path: Path) -> None:
     with ServiceProcess() as hashcount, ExitStack() as stack:
         service = stack.enter_context(learner(tmp_path / "run", method="dsc", frames=FOR_EVER))
-        one = stack.enter_context(actor(service.address, hashcount.address))
+        one = stack.enter_context(patient_actor(service.address, hashcount.address))
         until_updates(service, 3)
         assert one.metrics()["leco_actor_uncounted_trajectories_total"] == 0
         hashcount.kill()
         with ServiceProcess("--listen", hashcount.address):
-            until(lambda: one.metrics()["leco_actor_uncounted_trajectories_total"] > 0, PATIENCE)
+            until(lambda: one.metrics()["leco_actor_uncounted_trajectories_total"] > 0)
             made = service.metrics()["leco_learner_updates_total"]
             until_updates(service, int(made) + 10)
             told = one.metrics()["leco_actor_uncounted_trajectories_total"]
             one.terminate()
-            assert one.wait(PATIENCE) == 0
+            assert one.wait() == 0
         [warning] = [line for line in one.logged() if line["event"].startswith("counting failed")]
         dropped = service.metrics()["leco_learner_trajectories_dropped_total uncounted"]
         assert 1 <= warning["batches"] <= 2
@@ -269,16 +254,15 @@ def test_after_counts_were_lost_what_is_affected_is_left_out_and_training_goes_o
 def test_an_actor_without_learner_and_counts_stops_when_the_time_for_draining_is_over(tmp_path: Path) -> None:
     with ServiceProcess() as hashcount, ExitStack() as stack:
         service = stack.enter_context(learner(tmp_path / "run", method="dsc", frames=FOR_EVER))
-        one = stack.enter_context(actor(service.address, hashcount.address, "--drain-seconds=1"))
+        one = stack.enter_context(patient_actor(service.address, hashcount.address, "--drain-seconds=1"))
         until_updates(service, 3)
         hashcount.kill()
-        time.sleep(1)  # within it an unroll ends, which from then on waits for its counts
+        played = one.metrics()["leco_actor_frames_total"]
+        until(lambda: one.metrics()["leco_actor_frames_total"] > played)  # an unroll that waits for its counts
         service.kill()
         one.terminate()
         one.until_logged("draining")
-        begin = time.monotonic()
-        assert one.wait(PATIENCE) == 0
-        assert time.monotonic() - begin < COUNT_PATIENCE_SECONDS / 2
+        assert one.wait() == 0
         assert "stopped" in [line["event"] for line in one.logged()]
 
 
@@ -295,16 +279,16 @@ def test_an_actor_that_is_asked_to_stop_first_sends_what_it_has_played(tmp_path:
             assert one.running
         finally:
             os.kill(service.pid, signal.SIGCONT)
-        assert one.wait(PATIENCE) == 0
+        assert one.wait() == 0
         assert "stopped" in [line["event"] for line in one.logged()]
         assert not [line for line in one.logged() if line["event"].startswith("ended before")]
-        until(lambda: service.metrics()["leco_learner_queue_trajectories"] == 0, PATIENCE)
+        until(lambda: service.metrics()["leco_learner_queue_trajectories"] == 0)
         taken = int(service.metrics()["leco_learner_trajectories_taken_total"])
         assert taken * SMALL["actors.unroll_length"] == one.logged()[-1]["frames"] >= played
         until_updates(service, taken // SMALL["learner.batch_size"])
 
         service.terminate()  # nothing comes any more, and the last checkpoint is some updates old
-        assert service.wait(PATIENCE) == 0
+        assert service.wait() == 0
         assert "stopped" in [line["event"] for line in service.logged()]
         assert checkpoints(tmp_path / "run")[-1] == taken // SMALL["learner.batch_size"]
 
@@ -338,7 +322,7 @@ class Deterministic:
 
     def whole(self, name: str) -> TrainingState:
         with self.learner(name) as service, self.actor(service.address):
-            assert service.wait(PATIENCE) == 0
+            assert service.wait() == 0
         return self.final(name)
 
     def killed(self, name: str, *, actor_too: bool) -> TrainingState:
@@ -346,7 +330,7 @@ class Deterministic:
         with ExitStack() as stack:
             service = stack.enter_context(self.learner(name))
             one = stack.enter_context(self.actor(service.address))
-            until(lambda: self.CHECKPOINT in checkpoints(self._folder / name), PATIENCE)
+            until(lambda: self.CHECKPOINT in checkpoints(self._folder / name))
             service.kill()
             assert self.LAST not in checkpoints(self._folder / name), "it was killed too late"
             if actor_too:
@@ -354,7 +338,7 @@ class Deterministic:
             service = stack.enter_context(self.learner(name, service.address))
             if actor_too:
                 one = stack.enter_context(self.actor(service.address))
-            assert service.wait(PATIENCE) == 0
+            assert service.wait() == 0
             assert one.running
         return self.final(name)
 
@@ -406,7 +390,7 @@ def test_in_a_synchronous_run_nothing_is_played_with_old_parameters(tmp_path: Pa
     with ServiceProcess() as hashcount, learner(run, **settings) as service, actor(service.address, hashcount.address):
         until_updates(service, 30)
         service.terminate()
-        assert service.wait(PATIENCE) == 0
+        assert service.wait() == 0
     told = rows(run)
     assert len(told) >= 30
     assert {float(row["policy_lag"]) for row in told} == {0.0}

@@ -8,24 +8,24 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from browser import DESKTOP, PHONE, open_browser, visit
 from playwright.sync_api import Browser, Page, expect
-from service_process import until
-from watch_process import TASK, WatchProcess, checkpoint, settings
-from zoo_case import saved_run
 
 from leco.cli import zoo
 from services.learner.metrics_logger import COLUMNS, MetricsLogger
+from support.browser import DESKTOP, PHONE, open_browser, visit
+from support.paths import ROOT
+from support.waiting import PATIENCE, until
+from support.watch_process import TASK, WatchProcess, checkpoint, settings
+from support.zoo_case import saved_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-pytestmark = pytest.mark.timeout(300)
-CURVES = Path(__file__).parents[2] / "docs" / "results" / "keycorridor_s3r3_leco_seed1.csv"  # of a real run
+CURVES = ROOT / "docs" / "results" / "keycorridor_s3r3_leco_seed1.csv"  # of a real run
 PANELS = {
     "return": ["return"],
     "success": ["success"],
@@ -39,8 +39,7 @@ PANELS = {
     "speed": ["frames_per_second"],
     "lag": ["policy_lag"],
 }
-PATIENCE = 90_000  # milliseconds; far more than anything here takes on a quiet machine
-expect.set_options(timeout=PATIENCE)
+expect.set_options(timeout=1000 * PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +257,7 @@ def test_nothing_moves_by_itself_for_people_who_want_that(browser: Browser, watc
     with visit(browser, watching.url) as seen:
         expect(seen.page.locator("#play")).to_have_attribute("aria-label", "pause")  # it plays by itself
     context = browser.new_context(reduced_motion="reduce")
+    context.set_default_timeout(1000 * PATIENCE)
     page = context.new_page()
     page.goto(watching.url)
     expect(page.locator("#stage")).to_be_visible()
@@ -376,14 +376,15 @@ def test_a_real_training_from_its_first_line_to_its_end(browser: Browser, tmp_pa
         try:
             expect(page.locator("#phase")).to_have_text("training")
             expect(page.locator("#what")).to_have_text(f"{TASK} · leco · seed 1")
+            expect(page.locator("#curve-return .plot")).to_have_attribute("aria-valuetext", re.compile("^at "))
             first = pointed(page, "return")["frames"]
             expect(page.locator("#stage")).to_be_visible()  # an episode by a checkpoint that may be gone by now
-            until(lambda: _waited(page) and pointed(page, "return")["frames"] >= first + 640, PATIENCE / 1000)
+            until(lambda: _waited(page) and pointed(page, "return")["frames"] >= first + 640)
             shown = pointed(page, "intrinsic")
             [same] = [row for row in rows(folder / "metrics.csv") if row["frames"] == shown["frames"]]
             assert shown["r_ep"] == pytest.approx(same["r_ep"], rel=5e-4)
             train.send_signal(signal.SIGINT)
-            assert train.wait(60) == 130
+            assert train.wait(PATIENCE) == 130
         finally:
             train.kill()
             train.wait()
@@ -391,7 +392,7 @@ def test_a_real_training_from_its_first_line_to_its_end(browser: Browser, tmp_pa
         until_frames(page, rows(folder / "metrics.csv")[-1]["frames"])
         goal = int(done) - 64  # less than it has: the run is over
         again = [*command[:-5], f"--frames={goal}", f"--run-dir={folder}", *command[-4:]]
-        assert subprocess.run(again, stdout=subprocess.DEVNULL, timeout=120, check=False).returncode == 0
+        assert subprocess.run(again, stdout=subprocess.DEVNULL, timeout=PATIENCE, check=False).returncode == 0
         expect(page.locator("#phase")).to_have_text("finished")
         expect(page).to_have_title("finished · run · leco watch")
         assert seen.clean, (seen.errors, seen.failed)

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from service_process import until
-from watch_process import TASK, WatchProcess, checkpoint, settings
-from zoo_case import saved_run
 
 import leco
 from leco.cli import zoo
 from leco.cli.watch import command
 from leco.cli.watch.series import MOST_POINTS
 from leco.cli.watch.server import HEADERS, MOST_PAGES
+from support.waiting import PATIENCE, until
+from support.watch_process import TASK, WatchProcess, checkpoint, settings
+from support.zoo_case import saved_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +93,7 @@ def test_only_the_page_itself_can_have_an_episode_played(shown: WatchProcess) ->
 
 def test_it_listens_on_one_address_only(shown: WatchProcess) -> None:
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.2", shown.port), timeout=5).close()
+        socket.create_connection(("127.0.0.2", shown.port), timeout=PATIENCE).close()
 
 
 def test_pages_beyond_the_limit_are_refused_and_get_in_when_others_leave(shown: WatchProcess) -> None:
@@ -111,7 +111,7 @@ def test_pages_beyond_the_limit_are_refused_and_get_in_when_others_leave(shown: 
         except AssertionError:
             return False
 
-    until(gets_in, 30)
+    until(gets_in)
 
 
 def test_a_very_long_run_is_told_in_few_points_and_then_only_what_is_new(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_it_ends_at_once_with_pages_open_and_an_episode_being_played_and_leaves_
             pass
         players = children(process.child.pid)
         assert len(players) == 1
-        until(lambda: os.getpriority(os.PRIO_PROCESS, players[0]) == 19, 30)
+        until(lambda: os.getpriority(os.PRIO_PROCESS, players[0]) == 19)
         assert list(place.glob("leco-watch-*"))
         assert process.stop(number) == 0
     assert process.lines == []
@@ -184,13 +184,13 @@ def test_open_opens_the_page_in_the_browser(tmp_path: Path) -> None:
     browser.write_text(f'#!/bin/sh\necho "$1" > {asked}\n')
     browser.chmod(browser.stat().st_mode | stat.S_IXUSR)
     with WatchProcess(tmp_path, "--open", env=os.environ | {"BROWSER": str(browser)}) as process:
-        until(lambda: asked.exists() and asked.read_text().strip() == process.url, 30)
+        until(lambda: asked.exists() and asked.read_text().strip() == process.url)
 
 
 def said(*arguments: str, cwd: Path) -> str:
     command = [sys.executable, "-P", "-m", "leco", "watch", *arguments]
     env = os.environ | {"PYTHONPATH": str(Path(leco.__file__).parents[1])}
-    ended = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=100, check=False)
+    ended = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ended.returncode == 1
     return ended.stderr.strip()
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
-from zoo_case import STANDS, WALKS, saved_run
 
 from leco.cli import zoo
 from leco.envs.registry import find_task
 from leco.evaluation.rollout import evaluate
 from leco.evaluation.trained import build_networks, read_experiment, trained_state
 from leco.evaluation.zoo import ZOO, find_entries, read_entry
+from support.paths import ROOT
+from support.zoo_case import STANDS, WALKS, saved_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LEVELS, LEAST = 30, 0.8
 MOST_BYTES = 30_000_000
-ENTRIES = find_entries(Path(__file__).parents[2] / ZOO)
+ENTRIES = find_entries(ROOT / ZOO)
 each_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 
 

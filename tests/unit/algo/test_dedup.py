@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import hashes_numpy
 
 from leco.algo import dedup
 from leco.algo.dedup import as_words, distinct, expand, hash_words, padded, subset
+from support.reference import hashes_numpy
 
 
 def check(observation_NO: torch.Tensor) -> None:

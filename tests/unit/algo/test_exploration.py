@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from reference import curiosity_numpy
 from torch.autograd import gradcheck
 
 from leco.algo.exploration import (
@@ -18,6 +17,7 @@ from leco.algo.exploration import (
     running_discounted_sum,
 )
 from leco.algo.rewards import adapted_lambda, mixed_bonus, soft_asymmetric
+from support.reference import curiosity_numpy
 
 RANDOM = np.random.default_rng(0)
 

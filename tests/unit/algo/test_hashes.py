@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pytest
 import torch
 from minigrid.core.world_object import Ball, Box, Door, Key
-from reference import hashes_numpy
 
 from leco.algo.hashes import OBJECT_CODE_WIDTH, binarisation_loss, dsc_code, exact_code, lsh_code, objects_code
 from leco.envs.minigrid.reference import make_one
 from leco.envs.registry import make
+from support.reference import hashes_numpy
 
 Observations = npt.NDArray[np.uint8]  # [N, 7, 7, 3]
 

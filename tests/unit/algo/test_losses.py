@@ -4,7 +4,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from reference import losses_numpy
 from torch import Tensor
 from torch.autograd import gradcheck
 
@@ -20,6 +19,7 @@ from leco.algo.losses import (
     value_loss,
     weighted_mean,
 )
+from support.reference import losses_numpy
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from reference import quantize_numpy
 from torch import Tensor
 from torch.autograd import gradcheck
 
 from leco.algo.quantize import code_bytes, nearest_code, quantize
+from support.reference import quantize_numpy
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

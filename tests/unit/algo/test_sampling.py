@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from reference.sampling_numpy import hits
 from torch import Tensor
 
 from leco.algo.sampling import systematic_sample
+from support.reference.sampling_numpy import hits
 
 
 def counted(weight_U: Tensor, size: int, offset: float) -> list[int]:

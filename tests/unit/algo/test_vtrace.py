@@ -3,11 +3,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from reference import vtrace_numpy
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from leco.algo.vtrace import VTrace, vtrace
+from support.reference import vtrace_numpy
 
 Inputs = dict[str, Any]  # the tensors that `vtrace` takes, by name
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
-from minigrid_duel import duel
-from minigrid_player import DONE, DROP, LEFT, PICKUP, RIGHT, TOGGLE, Restless, solve
-from minigrid_zoo import hidden, open_zoo, pickup_zoo
 
 from leco.envs.minigrid.compiled import CompiledMiniGrid
 from leco.envs.minigrid.levels import LevelSource
 from leco.envs.registry import TASKS, find_task
+from support.minigrid_duel import duel
+from support.minigrid_player import DONE, DROP, LEFT, PICKUP, RIGHT, TOGGLE, Restless, solve
+from support.minigrid_zoo import hidden, open_zoo, pickup_zoo
 
 GOAL = {"walked into goal", "solved"}
 DOORS = {"door opened", "walked through door"}

@@ -14,14 +14,14 @@ from gymnasium.envs.registration import EnvSpec
 from minigrid.core.constants import COLOR_NAMES, COLOR_TO_IDX, OBJECT_TO_IDX
 from minigrid.core.world_object import Ball
 from minigrid.envs.multiroom import MultiRoomEnv
-from minigrid_duel import duel
-from minigrid_player import DONE, DROP, FORWARD, LEFT, PICKUP, TOGGLE, Restless, solve
 
 from leco.envs.minigrid.compiled import CompiledMiniGrid
 from leco.envs.minigrid.levels import refusal
 from leco.envs.minigrid.noisy_tv import TASK_ID, NoisyTvEnv
 from leco.envs.minigrid.reference import ReferenceMiniGrid
 from leco.envs.registry import find_task, make
+from support.minigrid_duel import duel
+from support.minigrid_player import DONE, DROP, FORWARD, LEFT, PICKUP, TOGGLE, Restless, solve
 
 BALL = OBJECT_TO_IDX["ball"]
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from training_case import A, B, T, make_batch
 
 from leco.algo.dedup import Distinct, distinct
 from leco.learning.policy_pass import (
@@ -22,6 +21,7 @@ from leco.learning.policy_pass import (
     unroll_policy,
 )
 from leco.models.policy import MiniGridPolicy, Policy, PolicyOutput
+from support.training_case import A, B, T, make_batch
 
 if TYPE_CHECKING:
     from leco.learning.state import Batch, Params

@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from plain_ppo import plain_steps
-from reference import losses_numpy
 from torch import Tensor
-from training_case import A, B, T, make_batch
 
 from leco.algo.dedup import distinct
 from leco.algo.losses import log_prob
@@ -30,6 +27,9 @@ from leco.learning.policy_step import (
     single_step,
 )
 from leco.models.policy import MiniGridPolicy
+from support.plain_ppo import plain_steps
+from support.reference import losses_numpy
+from support.training_case import A, B, T, make_batch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from plain_ppo import plain_steps
-from reference import losses_numpy, vtrace_numpy
-from training_case import A, B, T, make_batch, networks
 
 from leco.algo.dedup import distinct
 from leco.config.training import TrainingConfig
@@ -19,6 +16,9 @@ from leco.learning.state import init
 from leco.learning.update import update
 from leco.methods.table import find_method
 from leco.models.build import build
+from support.plain_ppo import plain_steps
+from support.reference import losses_numpy, vtrace_numpy
+from support.training_case import A, B, T, make_batch, networks
 
 if TYPE_CHECKING:
     from leco.learning.state import Batch, Networks, Params, TrainingState

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from training_case import A, B, T, make_batch, networks
 
 from leco.algo.dedup import distinct
 from leco.config.training import TrainingConfig
@@ -19,6 +18,7 @@ from leco.learning.state import init
 from leco.learning.update import update
 from leco.methods.novelty import NoveltyInput, compute_novelty
 from leco.methods.table import find_method
+from support.training_case import A, B, T, make_batch, networks
 
 BATCH = make_batch(3)
 SETTINGS = TrainingConfig(alpha=0.7, lambda_=0.25, reward_scale=3.0)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 import torch
 from torch import Tensor
-from training_case import awaken
 
 from leco.algo.dedup import distinct
 from leco.models.intrinsic import (
@@ -20,6 +19,7 @@ from leco.models.intrinsic import (
     minigrid_features,
     minigrid_intrinsic,
 )
+from support.training_case import awaken
 
 if TYPE_CHECKING:
     from collections.abc import Callable

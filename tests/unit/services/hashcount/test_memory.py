@@ -1,0 +1,169 @@
+"""The memory store's reckoning: its limit holds for real memory, and a full store still works."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import pytest
+
+from services.hashcount.memory import MemoryStore
+from services.hashcount.store import Batch, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from services.hashcount.store import Outcome
+
+LIMIT = 8 << 20
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(max_bytes=LIMIT, ttl=1e6, retry_window=1e6)
+
+
+def send(store: MemoryStore, width: int, *batches: Batch, run: str = "run", run_wide: bool = False) -> list[Outcome]:
+    """Without an event loop: the store promises never to pause, which is what makes a batch atomic."""
+    try:
+        store.count(run, width, batches, run_wide=run_wide).send(None)
+    except StopIteration as done:
+        outcomes: list[Outcome] = done.value
+        return outcomes
+    raise AssertionError("the store paused")
+
+
+def codes(first: int, number: int, width: int) -> bytes:
+    return b"".join((first + i).to_bytes(width, "little") for i in range(number))
+
+
+def fill(store: MemoryStore, batch: Callable[[int], Batch], width: int) -> int:
+    """Sends batches until the store is full; returns how many it took."""
+    for n in itertools.count():
+        [outcome] = send(store, width, batch(n))
+        assert store.used_bytes <= LIMIT
+        if outcome.status is Status.FULL:
+            return n
+        assert outcome.status is Status.COUNTED
+    raise AssertionError
+
+
+@pytest.mark.parametrize("width", [4, 9, 256])
+@pytest.mark.parametrize("size", [8, 96, 5000])
+def test_real_memory_stays_within_the_limit_and_the_reckoning_is_not_far_off(width: int, size: int) -> None:
+    tracemalloc.start()
+    store = MemoryStore(max_bytes=LIMIT, ttl=1e6, retry_window=1e6)
+    taken = fill(store, lambda n: Batch(f"episode-{n}", 0, codes(n, size, width), final=False), width)
+    real, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken > 0
+    assert real <= store.used_bytes <= LIMIT
+    assert real > 0.35 * LIMIT  # it does not refuse long before it must
+    assert peak <= LIMIT + 4 * size * (width + 200)  # one batch on its way
+
+
+def test_one_long_episode_is_refused_in_time_too(store: MemoryStore) -> None:
+    taken = fill(store, lambda n: Batch("long", n, codes(96 * n, 96, 9), final=False), 9)
+    assert 96 * taken > LIMIT // 500
+    assert store.used_bytes <= LIMIT
+
+
+def test_a_refused_batch_changed_nothing_and_counts_later(store: MemoryStore) -> None:
+    send(store, 9, Batch("mine", 0, codes(0, 10, 9), final=False))
+    taken = fill(store, lambda n: Batch(f"other-{n}", 0, codes(0, 5000, 9), final=False), 9)
+    mine = Batch("mine", 1, codes(0, 5000, 9), final=False)
+    [refused] = send(store, 9, mine)
+    assert refused.status is Status.FULL
+    assert refused.counts is None
+    assert "--max-memory" in refused.detail
+    [known] = send(store, 9, Batch("other-0", 0, codes(0, 5000, 9), final=False))
+    assert known.status is Status.REPLAYED  # a retry is never FULL
+    for n in range(taken):
+        [ended] = send(store, 9, Batch(f"other-{n}", 1, codes(0, 5000, 9), final=True))
+        assert ended.status is Status.COUNTED  # a final batch always gets through
+        assert ended.counts == (2).to_bytes(4, "little") * 5000
+    [outcome] = send(store, 9, mine)
+    assert outcome.status is Status.COUNTED
+    assert outcome.counts == (2).to_bytes(4, "little") * 10 + (1).to_bytes(4, "little") * 4990
+
+
+def test_known_codes_still_count_when_the_store_is_full(store: MemoryStore) -> None:
+    send(store, 9, Batch("mine", 0, codes(0, 10, 9), final=False))
+    fill(store, lambda n: Batch(f"other-{n}", 0, codes(0, 1000, 9), final=False), 9)
+    fill(store, lambda n: Batch(f"small-{n}", 0, codes(0, 1, 9), final=False), 9)
+    [ended] = send(store, 9, Batch("other-0", 1, b"", final=True))
+    assert ended.status is Status.COUNTED
+    [outcome] = send(store, 9, Batch("mine", 1, codes(0, 10, 9), final=False))
+    assert (outcome.status, outcome.counts) == (Status.COUNTED, (2).to_bytes(4, "little") * 10)
+
+
+def test_a_limit_too_small_for_anything_is_refused_at_the_start() -> None:
+    with pytest.raises(ValueError, match="at least"):
+        MemoryStore(max_bytes=1 << 20, ttl=1, retry_window=1)
+
+
+def test_everything_is_given_back() -> None:
+    store = MemoryStore(max_bytes=LIMIT, ttl=10, retry_window=5, clock=lambda: now)
+    used = []
+    for now in (0.0, 100.0, 200.0):  # noqa: B007  # the store's clock reads it
+        assert asyncio.run(store.live_episodes()) == 0
+        used.append(store.used_bytes)
+        for n in range(20):
+            send(store, 9, Batch(f"e{n}", 0, codes(n, 500, 9), final=n % 2 == 0))
+        assert asyncio.run(store.live_episodes()) == 10
+        assert store.used_bytes > used[-1] + 10 * 500 * 9
+    assert used[1] == used[2]  # the first round made places for counts, which are kept for the next
+
+
+@pytest.mark.parametrize("width", [4, 9, 256])
+def test_run_wide_tables_take_half_of_the_limit_at_most_and_no_more_than_is_reckoned(width: int) -> None:
+    told: list[tuple[int, int]] = []
+    tracemalloc.start()
+    store = MemoryStore(max_bytes=LIMIT, ttl=1e6, retry_window=1e6, on_run_codes=lambda *each: told.append(each))
+    before, _ = tracemalloc.get_traced_memory()
+    used = store.used_bytes
+    for n in range(40):
+        batch = Batch(f"episode-{n}", 0, codes(5000 * n, 5000, width), final=True)
+        [outcome] = send(store, width, batch, run=f"run-{n // 20}", run_wide=True)
+        assert outcome.status is Status.COUNTED
+        assert outcome.run_counts == (1).to_bytes(4, "little") * 5000
+        assert store.used_bytes <= LIMIT
+    held = sum(4 * 5000 + 900 for _ in range(40))  # the answers to the final batches
+    taken = store.used_bytes - used - held
+    real = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    stored, unstored = (sum(each) for each in zip(*told, strict=True))
+    assert stored + unstored == 40 * 5000
+    assert unstored > 0
+    assert LIMIT // 2 - 1000 <= taken <= LIMIT // 2
+    assert 0.3 * taken < real <= taken + held
+    [outcome] = send(store, width, Batch("known", 0, codes(0, 2, width), final=False), run="run-0", run_wide=True)
+    assert outcome.run_counts == (2).to_bytes(4, "little") * 2, "what has a place goes on"
+
+
+def test_a_store_full_of_episodes_still_answers_run_wide(store: MemoryStore) -> None:
+    [first] = send(store, 9, Batch("mine", 0, codes(0, 10, 9), final=False), run_wide=True)
+    assert first.run_counts == (1).to_bytes(4, "little") * 10
+    fill(store, lambda n: Batch(f"other-{n}", 0, codes(0, 1000, 9), final=False), 9)
+    fill(store, lambda n: Batch(f"small-{n}", 0, codes(0, 1, 9), final=False), 9)
+    [ended] = send(store, 9, Batch("other-0", 1, codes(0, 5, 9) + codes(900, 5, 9), final=True), run_wide=True)
+    assert ended.status is Status.COUNTED
+    assert ended.run_counts == (2).to_bytes(4, "little") * 5 + (1).to_bytes(4, "little") * 5
+    assert store.used_bytes <= LIMIT
+    [refused] = send(store, 9, Batch("new", 0, codes(0, 5000, 9), final=False), run_wide=True)
+    assert (refused.status, refused.run_counts) == (Status.FULL, None)
+
+
+def test_a_run_that_is_forgotten_gives_everything_back() -> None:
+    store = MemoryStore(max_bytes=LIMIT, ttl=10, retry_window=5, clock=lambda: now)
+    used = []
+    for now in (0.0, 100.0, 200.0):  # noqa: B007  # the store's clock reads it
+        assert asyncio.run(store.live_episodes()) == 0
+        used.append(store.used_bytes)
+        for n in range(3):
+            [outcome] = send(store, 9, Batch("e", 0, codes(0, 500, 9), final=False), run=f"r{n}", run_wide=True)
+            assert outcome.run_counts == (1).to_bytes(4, "little") * 500
+        assert store.used_bytes > used[-1] + 3 * 500 * 100
+    assert used[0] == used[1] == used[2]

@@ -1,0 +1,172 @@
+"""The curves: one line after the other, also over crashes and resumes; and the means over the last episodes."""
+
+from __future__ import annotations
+
+import csv
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+
+from leco.types import EpisodeSummary
+from services.learner.metrics_logger import COLUMNS, EpisodeStats, MetricsLogger
+from support.waiting import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+def line(updates: int) -> dict[str, float]:
+    told = {"frames": 1000 * updates, "updates": updates, "seconds": 2.0 * updates, "return": updates / 3}
+    return told | {"episodes": 7 * updates}
+
+
+def record(folder: Path, resumed: int, updates: Sequence[int]) -> None:
+    recorder = MetricsLogger(folder, resumed)
+    for each in updates:
+        recorder.write(line(each))
+    recorder.close()
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def told(folder: Path) -> list[int]:
+    return [int(row["updates"]) for row in rows(folder)]
+
+
+def test_lines_have_all_columns_and_what_is_not_known_is_empty(tmp_path: Path) -> None:
+    record(tmp_path, 0, [1, 2])
+    assert told(tmp_path) == [1, 2]
+    assert tuple(rows(tmp_path)[0]) == COLUMNS
+    assert (rows(tmp_path)[0]["return"], rows(tmp_path)[0]["r_ta"]) == ("0.333333", "")
+
+
+def test_a_line_is_on_disk_when_it_is_written(tmp_path: Path) -> None:
+    recorder = MetricsLogger(tmp_path, 0)
+    recorder.write(line(1))
+    assert told(tmp_path) == [1]
+    recorder.close()
+
+
+def test_a_resumed_run_cuts_what_came_after_its_checkpoint_and_goes_on(tmp_path: Path) -> None:
+    record(tmp_path, 0, [10, 20, 30, 40])
+    record(tmp_path, 25, [30, 40])
+    assert told(tmp_path) == [10, 20, 30, 40]
+    record(tmp_path, 40, [50])
+    assert told(tmp_path) == [10, 20, 30, 40, 50]
+    record(tmp_path, 0, [])
+    assert told(tmp_path) == []
+
+
+@pytest.mark.parametrize("kept", [1, 5, 12])
+def test_a_half_written_last_line_is_dropped(tmp_path: Path, kept: int) -> None:
+    record(tmp_path, 0, [10, 20])
+    path = tmp_path / "metrics.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]) + lines[-1][:kept])
+    record(tmp_path, 20, [30])
+    assert told(tmp_path) == [10, 30]
+
+
+def test_a_run_whose_file_has_other_columns_keeps_its_lines(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text(
+        "frames,updates,seconds,old_name\n1000,1,2,0.5\n2000,2,4,0.25\n3000,3,6,0.1\n"
+    )
+    record(tmp_path, 2, [3])
+    assert told(tmp_path) == [1, 2, 3]
+    assert tuple(rows(tmp_path)[0]) == (*COLUMNS, "old_name")
+    assert [row["old_name"] for row in rows(tmp_path)] == ["0.5", "0.25", ""]
+    assert [row["return"] for row in rows(tmp_path)] == ["", "", "1"]
+
+
+def test_a_statistic_that_is_no_listed_column_becomes_one(tmp_path: Path) -> None:
+    recorder = MetricsLogger(tmp_path, 0)
+    recorder.write(line(1))
+    recorder.write(line(2) | {"surprise": 0.5, "doubt": 2.0})
+    recorder.write(line(3) | {"doubt": 3.0})
+    recorder.close()
+    assert tuple(rows(tmp_path)[0]) == (*COLUMNS, "surprise", "doubt")
+    assert [(row["updates"], row["surprise"], row["doubt"]) for row in rows(tmp_path)] == [
+        ("1", "", ""),
+        ("2", "0.5", "2"),
+        ("3", "", "3"),
+    ]
+    record(tmp_path, 2, [4])
+    assert [row["surprise"] for row in rows(tmp_path)] == ["", "0.5", ""]
+
+
+def test_time_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    record(tmp_path, 0, [10, 20])
+    recorder = MetricsLogger(tmp_path, 10)
+    assert 20 <= recorder.seconds < 20 + PATIENCE
+    recorder.close()
+
+
+def test_the_clock_is_that_of_the_command_if_it_is_given(tmp_path: Path) -> None:
+    record(tmp_path, 0, [10, 20])
+    for updates in (0, 10, 20):  # also after a crash that lost some of it
+        zero = time.monotonic() - 70
+        recorder = MetricsLogger(tmp_path, updates, clock_zero=zero)
+        assert 70 <= recorder.seconds <= time.monotonic() - zero
+        recorder.close()
+
+
+def test_the_last_line_is_known_also_from_before(tmp_path: Path) -> None:
+    recorder = MetricsLogger(tmp_path, 0)
+    assert recorder.last == {}
+    recorder.write(line(10) | {"success": 0.95})
+    assert (recorder.last["updates"], recorder.last["success"]) == ("10", "0.95")
+    recorder.write(line(20))
+    recorder.close()
+    again = MetricsLogger(tmp_path, 15)
+    assert (again.last["updates"], again.last["success"]) == ("10", "0.95")
+    again.close()
+
+
+def test_episodes_are_counted_on_from_the_last_line_before_the_checkpoint(tmp_path: Path) -> None:
+    record(tmp_path, 0, [10, 20])
+    recorder = MetricsLogger(tmp_path, 15)
+    episodes = EpisodeStats(recorder.episodes)
+    episodes.add(1, [EpisodeSummary(1.0, 10, success=True)])
+    assert (episodes.total, episodes.full) == (71, False)
+    recorder.close()
+
+
+def test_after_a_resume_there_are_no_means_until_a_hundred_episodes_have_ended_again() -> None:
+    episodes = EpisodeStats(70)
+    episodes.add(1, [EpisodeSummary(1.0, 10, success=True)] * 99)
+    assert episodes.means() == {}
+    episodes.add(1, [EpisodeSummary(1.0, 10, success=True)])
+    assert (episodes.means()["success"], episodes.total) == (1.0, 170)
+
+
+def scalars(folder: Path) -> list[int]:
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    return [event.step for event in events.Scalars("return")]
+
+
+def test_tensorboard_shows_the_same_lines(tmp_path: Path) -> None:
+    record(tmp_path, 0, [10, 20, 30])
+    assert scalars(tmp_path) == [10_000, 20_000, 30_000]
+    record(tmp_path, 20, [25, 35])
+    assert scalars(tmp_path) == [10_000, 20_000, 25_000, 35_000]
+
+
+def test_means_are_over_the_last_hundred_episodes() -> None:
+    episodes = EpisodeStats()
+    assert (episodes.means(), episodes.full, episodes.total) == ({}, False, 0)
+    episodes.add(1, [EpisodeSummary(1.0, 10, success=True), EpisodeSummary(0.0, 30, success=False)])
+    assert episodes.means() == {"return": 0.5, "success": 0.5, "length": 20}
+    assert [episodes.full] == [False]
+    episodes.add(2, [EpisodeSummary(0.25, 4, success=False)] * 99)
+    assert [episodes.full] == [True]
+    assert episodes.means()["return"] == pytest.approx(99 * 0.25 / 100)
+    episodes.add(2, [EpisodeSummary(0.25, 4, success=False)])
+    assert episodes.means() == {"return": 0.25, "success": 0, "length": 4}
+    assert episodes.total == 102
