@@ -34,6 +34,7 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -48,12 +49,13 @@ from leco.algo.losses import entropy, log_prob
 from leco.algo.meta import meta_gradient_weights, outer_loss
 from leco.algo.optim import AdamState, adam, adam_jacobian_diag
 from leco.algo.vtrace import VTrace, vtrace
-from leco.config.training import TrainingConfig
-from leco.models.policy import MiniGridPolicy
+from leco.config.toml import parse
+from leco.models.kinds.minigrid import MiniGridPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from leco.config.training import TrainingConfig
     from leco.learning.state import Batch
 
     Parameters = Mapping[str, Tensor]
@@ -144,7 +146,7 @@ def make_problem(inner_loss: InnerLoss, dtype: torch.dtype = torch.float32) -> P
         batch,
         torch.randn(batch.reward_TB.shape).tanh().to(dtype),
         torch.randn(batch.reward_TB.shape).to(dtype),
-        TrainingConfig(inner_loss=inner_loss),
+        replace(parse('task = "KeyCorridorS3R3"').training, inner_loss=inner_loss),
     )
 
 

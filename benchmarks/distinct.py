@@ -31,7 +31,8 @@ import torch
 
 from leco.algo.dedup import distinct
 from leco.algo.losses import reconstruction_loss
-from leco.models.intrinsic import HashModule, minigrid_intrinsic
+from leco.models.intrinsic import HashModule, build_hash_module
+from leco.models.kinds.table import MINIGRID
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +51,7 @@ def main() -> None:
     torch.manual_seed(0)
     with np.load(DATA) as data:
         observation_N = torch.from_numpy(data["observation_BT"]).flatten(0, 1)
-    net = minigrid_intrinsic(actions=7)
+    net = build_hash_module(MINIGRID, 7)
 
     def on_all() -> None:
         step(net, observation_N, None)

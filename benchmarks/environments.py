@@ -23,10 +23,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from hashcount import RESULTS, Report, measured, spread
 
-from leco.envs.registry import Task, find_task, make
+from leco.envs.minigrid.family import make
+from leco.envs.registry import find_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from leco.envs.task import Task
 
 TASKS = ("KeyCorridorS4R3", "ObstructedMaze-Full", "MultiRoom-N6")
 SIZES = (16, 64)
@@ -103,7 +106,7 @@ def install() -> None:
 
 def measure(task: Task, environments: int, rounds: int, *, envpool: bool) -> dict[str, list[float]]:
     """Steps per second of every contestant in every round."""
-    fast, slow = (make(task, environments, seed=0, compiled=compiled) for compiled in (True, False))
+    fast, slow = (make(task, environments, 0, compiled=compiled) for compiled in (True, False))
     fast.reset()
     slow.reset()
     plays: dict[str, Play] = {

@@ -112,15 +112,15 @@ def heading() -> str:
 
 def play(name: str) -> Played:
     """Unrolls of random play. Logits and core state are noise, as incompressible as a policy's."""
-    env, random = make(name, environments=ENVIRONMENTS, seed=0), np.random.default_rng(0)
-    spec = TrajectorySpec(UNROLL, env.observation_shape, env.actions, (2, 2, 256 + env.actions + 1))
+    env, random = make(name, num_envs=ENVIRONMENTS, seed=0), np.random.default_rng(0)
+    spec = TrajectorySpec(UNROLL, env.observation_shape, env.num_actions, (2, 2, 256 + env.num_actions + 1))
     trajectories: list[Trajectory] = []
     try:
         seen_EO, start_E = env.reset(), np.ones(ENVIRONMENTS, np.bool_)
         for _ in range(UNROLLS):
             observation_TEO = np.empty((UNROLL + 1, *seen_EO.shape), np.uint8)
             start_TE = np.empty((UNROLL + 1, ENVIRONMENTS), np.bool_)
-            action_TE = random.integers(0, env.actions, (UNROLL, ENVIRONMENTS), np.int32)
+            action_TE = random.integers(0, env.num_actions, (UNROLL, ENVIRONMENTS), np.int32)
             reward_TE = np.empty((UNROLL, ENVIRONMENTS), np.float32)
             last: list[list[npt.NDArray[np.uint8]]] = [[] for _ in range(ENVIRONMENTS)]
             observation_TEO[0], start_TE[0] = seen_EO, start_E

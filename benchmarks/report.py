@@ -94,7 +94,7 @@ def make_runs(folder: Path, method: str) -> None:
     torch.set_num_threads(1)
     experiment = parse("", {"task": "KeyCorridorS3R3", "method": method, "frames": FRAMES})
     task = find_task(experiment.task)
-    networks = build(find_method(method), task.observation_shape, task.actions, experiment.hash)
+    networks = build(find_method(method), task.observation_shape, task.num_actions, experiment.hash)
     trained = Trained(experiment, networks.policy, 0, {}, networks, init(networks))
     keeper = Keeper(EPISODES)
     evaluate(networks.policy, task, episodes=EPISODES, seed=0, greedy=False, keeper=keeper)

@@ -49,7 +49,7 @@ SAME_AS_LECO = {
 
 
 class MiniGridEncoder(Encoder):  # type: ignore[misc]  # mypy does not see Sample Factory
-    """The encoder of leco.models.policy.MiniGridPolicy."""
+    """The encoder of leco.models.kinds.minigrid.MiniGridPolicy."""
 
     def __init__(self, cfg: Any, _space: Any) -> None:
         super().__init__(cfg)

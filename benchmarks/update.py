@@ -17,16 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the learner does
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 import leco.learning.intrinsic_pass
-from leco.config.training import TrainingConfig
+from leco.config.toml import parse
 from leco.learning.state import Batch, Networks, init
 from leco.learning.update import update
 from leco.methods.table import find_method
-from leco.models.intrinsic import minigrid_intrinsic
-from leco.models.policy import MiniGridPolicy
+from leco.models.intrinsic import build_hash_module
+from leco.models.kinds.minigrid import MiniGridPolicy
+from leco.models.kinds.table import MINIGRID
 from leco.telemetry.malloc import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -34,13 +37,14 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).parent / "data" / "keycorridor_s4r3_16x96.npz"
 ACTIONS = 7
-LAPTOP = TrainingConfig(inner_loss="full", decoder_samples=96)
+PAPER = parse('task = "KeyCorridorS3R3"').training
+LAPTOP = replace(PAPER, inner_loss="full", decoder_samples=96)
 WAYS = {  # method, settings, and whether the batch has a reward
-    "no-int": ("no-int", TrainingConfig(), True),
-    "vq-only": ("vq-only", TrainingConfig(), True),
-    "leco, inner loss: policy gradient": ("leco", TrainingConfig(), True),
-    "leco, inner loss: policy gradient, unrewarded": ("leco", TrainingConfig(), False),
-    "leco, inner loss: whole": ("leco", TrainingConfig(inner_loss="full"), True),
+    "no-int": ("no-int", PAPER, True),
+    "vq-only": ("vq-only", PAPER, True),
+    "leco, inner loss: policy gradient": ("leco", PAPER, True),
+    "leco, inner loss: policy gradient, unrewarded": ("leco", PAPER, False),
+    "leco, inner loss: whole": ("leco", replace(PAPER, inner_loss="full"), True),
     "leco, inner loss: whole, 96 decoded": ("leco", LAPTOP, True),
     "leco, inner loss: whole, 96 decoded, unrewarded": ("leco", LAPTOP, False),
 }
@@ -54,7 +58,7 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()  # as the learner does
     torch.manual_seed(0)
-    networks = Networks(MiniGridPolicy(ACTIONS), minigrid_intrinsic(ACTIONS))
+    networks = Networks(MiniGridPolicy(ACTIONS), build_hash_module(MINIGRID, ACTIONS))
     seconds: dict[str, list[float]] = {name: [] for name in WAYS}
     for turn in range(repeats + 1):
         for name, (method, settings, rewarded) in WAYS.items():

@@ -84,7 +84,6 @@ class Experiment:
     """
 
     task: str
-    training: TrainingConfig
     method: str = "leco"
     seed: int = 1
     frames: int = 5_000_000
@@ -92,6 +91,7 @@ class Experiment:
     actors: ActorConfig = field(default_factory=ActorConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     network: Network = field(default_factory=Network)
+    training: TrainingConfig
     hash: HashConfig = field(default_factory=HashConfig)
 
 

@@ -38,7 +38,7 @@ class Contract:
 
     def test_says_what_it_is(self) -> None:
         env = self.make(self.rooms, 3)
-        assert (env.observation_shape, env.actions, env.environments) == ((7, 7, 3), 7, 3)
+        assert (env.observation_shape, env.num_actions, env.num_envs) == ((7, 7, 3), 7, 3)
 
     def test_gives_the_shapes_and_types_that_it_promises(self) -> None:
         env = self.make(self.rooms, 3)

@@ -18,8 +18,8 @@ import pytest
 from leco.envs.dmlab import engine
 from leco.envs.dmlab.environment import ACTIONS, DmlabEnv, Machine
 from leco.envs.dmlab.level_cache import LevelCache
-from leco.envs.dmlab.scores import human_normalised
 from leco.envs.vector import episode_seed
+from leco.report.statistics import human_normalised
 from support.paths import DMLAB_STAND_IN
 from support.waiting import PATIENCE, until
 
@@ -91,7 +91,7 @@ def spelled(picture: Any, row: int) -> list[int]:
 
 def test_says_what_it_is_and_gives_the_shapes_and_types_that_it_promises(lab: Lab) -> None:
     env: VectorEnv = lab.make(3)
-    assert (env.observation_shape, env.actions, env.environments) == ((72, 96, 3), 15, 3)
+    assert (env.observation_shape, env.num_actions, env.num_envs) == ((72, 96, 3), 15, 3)
     first = env.reset()
     assert [(str(a.dtype), a.shape) for a in (first, *env.step([0, 1, 2]))] == [
         ("uint8", (3, 72, 96, 3)),

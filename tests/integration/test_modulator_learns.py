@@ -11,16 +11,17 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from leco.config.training import TrainingConfig
 from leco.learning.state import Batch, Networks, TrainingState, init
 from leco.learning.update import update
 from leco.methods.table import find_method
-from leco.models.intrinsic import minigrid_intrinsic
-from leco.models.policy import MiniGridPolicy
+from leco.models.intrinsic import build_hash_module
+from leco.models.kinds.minigrid import MiniGridPolicy
+from leco.models.kinds.table import MINIGRID
+from support.training_case import paper_config
 
 T, B, A = 8, 16, 3
 REWARD = 0.3
-SETTINGS = TrainingConfig(
+SETTINGS = paper_config(
     gamma=0.5, alpha=1.0, lambda_=0.5, entropy_cost=0.01, policy_learning_rate=1e-3, intrinsic_learning_rate=1e-3
 )
 
@@ -61,7 +62,7 @@ def train(name: str, updates: int = 60) -> float:
     """How much of the possible reward the policy earns in the end, over the last 20 batches."""
     torch.manual_seed(1)
     policy = MiniGridPolicy(A)
-    networks = Networks(policy, minigrid_intrinsic(A))
+    networks = Networks(policy, build_hash_module(MINIGRID, A))
     state, generator = init(networks), torch.Generator().manual_seed(2)
     room = torch.randint(3, (7, 7, 3), generator=generator).to(torch.uint8)
     shares = []

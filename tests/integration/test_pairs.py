@@ -14,7 +14,8 @@ from leco.learning.state import Batch, init
 from leco.learning.update import update
 from leco.methods.table import METHODS
 from leco.models.build import build
-from leco.models.hash_function import make_coder
+from leco.models.hash_function import make_hash_function
+from leco.models.kinds.table import find_kind
 
 T, B = 2, 2
 SHAPE = (7, 7, 3)
@@ -53,8 +54,8 @@ def test_a_method_takes_a_step_on_a_task(task: str, method: str) -> None:
     experiment = parse("", {"task": task, "method": method})
     known, row = TASKS[task], METHODS[method]
     assert experiment.training.gamma == known.gamma
-    assert experiment.training.alpha == row.alphas[known.observation_shape != SHAPE]
-    assert experiment.training.reward_shaping == ("soft-asymmetric" if known.simulator == "dmlab" else "none")
+    assert experiment.training.alpha == row.alpha_of(find_kind(known.observation_shape).name)
+    assert experiment.training.reward_shaping == ("soft-asymmetric" if known.family == "dmlab" else "none")
     assert method_of(experiment) == row
     take_a_step(experiment)
 
@@ -73,11 +74,13 @@ def test_a_method_takes_a_step_with_another_hash(method: str, kind: str) -> None
 def take_a_step(experiment: Experiment) -> None:
     known, row = TASKS[experiment.task], method_of(experiment)
     torch.manual_seed(0)
-    networks = build(row, known.observation_shape, known.actions, experiment.hash, experiment.network.width)
-    coder = make_coder(row, known.observation_shape, networks.intrinsic and networks.intrinsic.eval(), experiment.hash)
+    networks = build(row, known.observation_shape, known.num_actions, experiment.hash, experiment.network.width)
+    coder = make_hash_function(
+        row, find_kind(known.observation_shape), networks.intrinsic and networks.intrinsic.eval(), experiment.hash
+    )
     assert (coder is not None) == row.counts
     state = init(networks)
-    data = batch(known.observation_shape, known.actions, networks.policy.initial_state(B), counted=row.counts)
+    data = batch(known.observation_shape, known.num_actions, networks.policy.initial_state(B), counted=row.counts)
     after, stats = update(networks, state, data, row, experiment.training)
     assert all(np.isfinite(value) for value in stats.values())
     assert any(not torch.equal(after.policy[name], state.policy[name]) for name in state.policy)

@@ -1085,17 +1085,13 @@ def test_parameters_come_if_they_are_newer(learner: Learner, client: LearnerClie
         assert client.parameters(version) is None
 
 
-def test_large_parameters_come_in_pieces_in_full_and_half_precision(
-    learner: Learner, client: LearnerClient, channel: grpc.Channel
-) -> None:
+def test_large_parameters_come_in_pieces(learner: Learner, client: LearnerClient, channel: grpc.Channel) -> None:
     weight = np.random.default_rng(0).standard_normal((3, MIB), np.float32)
     learner.servicer.publish(snapshot(2, weight=weight, steps=np.array(7)))
-    full, half = client.parameters(1), client.parameters(1, half_precision=True)
+    full = client.parameters(1)
     assert full is not None
-    assert half is not None
     np.testing.assert_array_equal(full.tensors["weight"], weight, strict=True)
-    np.testing.assert_array_equal(half.tensors["weight"], weight.astype(np.float16), strict=True)
-    assert half.tensors["steps"] == 7
+    assert full.tensors["steps"] == 7
     stub = learner_pb2_grpc.LearnerServiceStub(channel)
     sizes = [each.ByteSize() for each in stub.Parameters(ParametersRequest(run="run-1"))]
     assert len(sizes) > 4
@@ -1105,36 +1101,34 @@ def test_large_parameters_come_in_pieces_in_full_and_half_precision(
 def test_parameters_are_encoded_once_for_all_actors(
     learner: Learner, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoded: list[tuple[int, bool]] = []
+    encoded: list[int] = []
     in_time: list[bool] = []
     released = threading.Event()
 
-    def slowly(parameters: ParameterSnapshot, *, half_precision: bool) -> Iterator[ParametersResponse]:
-        encoded.append((parameters.version, half_precision))
+    def slowly(parameters: ParameterSnapshot) -> Iterator[ParametersResponse]:
+        encoded.append(parameters.version)
         in_time.append(released.wait(PATIENCE))
-        return parameters_to_messages(parameters, half_precision=half_precision)
+        return parameters_to_messages(parameters)
 
     monkeypatch.setattr(servicer, "parameters_to_messages", slowly)
     learner.servicer.publish(snapshot(2))
     assert encoded == [], "the trainer has better things to do"
     stub = learner_pb2_grpc.LearnerServiceStub(channel)
-    calls = [
-        stub.Parameters(ParametersRequest(run="run-1", half_precision=i % 2 == 0), timeout=PATIENCE) for i in range(10)
-    ]
-    until(lambda: len(encoded) == 2)
+    calls = [stub.Parameters(ParametersRequest(run="run-1"), timeout=PATIENCE) for _ in range(10)]
+    until(lambda: len(encoded) == 1)
     stub.Join(JoinRequest(software_version="1.2.0"), timeout=PATIENCE)
     for call in calls[:2]:
         call.cancel()
     time.sleep(0.1)
     released.set()
-    until(lambda: len(in_time) == 2)
+    until(lambda: len(in_time) == 1)
     assert all(in_time), "the event loop must go on while parameters are encoded"
     for call in calls[2:]:
         assert next(iter(call)).header.version == 2
         call.cancel()
-    assert sorted(encoded) == [(2, False), (2, True)]
+    assert encoded == [2]
     assert list(stub.Parameters(ParametersRequest(run="run-1", newer_than=1), timeout=PATIENCE))
-    assert len(encoded) == 2
+    assert encoded == [2]
 
 
 def test_parameters_of_another_run_and_before_the_first_are_refused(loop: LoopThread) -> None:

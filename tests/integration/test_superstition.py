@@ -15,14 +15,14 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from leco.config.training import TrainingConfig
 from leco.learning.rewards import explained_variance, running_trust
 from leco.learning.state import Batch, Networks, TrainingState, init
 from leco.learning.update import update
 from leco.methods.table import find_method
-from leco.models.intrinsic import minigrid_features
-from leco.models.policy import MiniGridPolicy
-from support.training_case import make_batch, networks
+from leco.models.intrinsic import build_feature_module
+from leco.models.kinds.minigrid import MiniGridPolicy
+from leco.models.kinds.table import MINIGRID
+from support.training_case import make_batch, networks, paper_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T, B, A = 16, 16, 3
 LUCKY, UPDATES = 8, 40
 COLLAPSED = 0.05  # entropy, of log 3 = 1.1
-SETTINGS = TrainingConfig(
+SETTINGS = paper_config(
     gamma=0.9,
     alpha=0.2,
     entropy_cost=0.01,
@@ -101,7 +101,7 @@ def train(*, guarded: bool) -> tuple[float, float, float]:
     """The policy's entropy, the share of actions that stand still, and r_ta, over the last ten batches."""
     torch.manual_seed(1)
     policy = MiniGridPolicy(A, 32)
-    networks = Networks(policy, minigrid_features(A))
+    networks = Networks(policy, build_feature_module(MINIGRID, A))
     state, generator = init(networks), torch.Generator().manual_seed(2)
     settings = dataclasses.replace(SETTINGS, penalty_on_revisits=guarded)
     found = []
@@ -142,17 +142,17 @@ def test_a_modulator_counts_as_far_as_it_is_trusted() -> None:
             state._replace(trust=torch.tensor(trust, dtype=torch.float64)),
             batch,
             method,
-            TrainingConfig(earned_trust=True),
+            paper_config(earned_trust=True),
         )
         for trust in (1.0, 0.5, 0.0)
     )
     assert full[1]["r_ta"] != 0
     assert half[1]["r_ta"] == pytest.approx(0.5 * full[1]["r_ta"])
     assert none[1]["r_ta"] == 0
-    plain, _ = update(nets, state, batch, method, TrainingConfig())
+    plain, _ = update(nets, state, batch, method, paper_config())
     assert torch.equal(flat(full[0].policy), flat(plain.policy)), "trusted it is as without the setting"
     # Not trusted at all, the policy learns as if there were only the count, and the modulator has nothing to learn from.
-    counted, _ = update(nets, state, batch, find_method("exact"), TrainingConfig(alpha=0.5 * TrainingConfig().alpha))
+    counted, _ = update(nets, state, batch, find_method("exact"), paper_config(alpha=0.5 * paper_config().alpha))
     torch.testing.assert_close(flat(none[0].policy), flat(counted.policy), rtol=1e-9, atol=1e-12)
     assert none[0].intrinsic_adam.exp_avg["modulator_out.weight"].abs().max() == 0
 
@@ -175,7 +175,7 @@ def test_trust_is_what_the_value_of_the_task_explains() -> None:
 def test_trust_begins_at_zero_and_grows_when_the_task_rewards() -> None:
     torch.manual_seed(1)
     policy = MiniGridPolicy(A, 32)
-    networks_ = Networks(policy, minigrid_features(A))
+    networks_ = Networks(policy, build_feature_module(MINIGRID, A))
     state, generator = init(networks_), torch.Generator().manual_seed(2)
     settings = dataclasses.replace(SETTINGS, earned_trust=True)
     told = []

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from leco.models.hash_function import HashFunction
 from leco.rpc.hashcount_client import CountResult, HashCountClient
 from leco.types import EpisodeSummary
 from services.actor.rollout import Ending, Unroll
-from services.actor.visit_counter import EpisodeSegment, VisitCounter, VisitCounts, visits
+from services.actor.visit_counter import EpisodeSegment, VisitCounter, VisitCounts, segments
 from support.harness import memory_counting, through_grpc
 from support.waiting import PATIENCE
 
@@ -106,8 +108,7 @@ class Naive:
         return count_ET, run_ET
 
 
-def codes(observation_NO: Codes) -> Codes:
-    return np.concatenate([observation_NO, observation_NO + 100], 1)  # two bytes
+HASH = HashFunction(2, lambda observation_NO: torch.cat([observation_NO, observation_NO + 100], 1))
 
 
 class Through(HashCountClient):
@@ -136,7 +137,7 @@ def channel() -> Iterator[grpc.Channel]:
 
 @pytest.fixture(scope="module")
 def client(channel: grpc.Channel) -> HashCountClient:
-    return HashCountClient(channel, run="visits", code_width=2, attempt_seconds=PATIENCE, patience_seconds=PATIENCE)
+    return HashCountClient(channel, run="segments", code_width=2, attempt_seconds=PATIENCE, patience_seconds=PATIENCE)
 
 
 def client_of_new_run(channel: grpc.Channel) -> HashCountClient:
@@ -161,7 +162,7 @@ def test_counts_are_those_of_a_dictionary_for_each_episode(
     client: HashCountClient, rates: list[float], steps: int, environments: int, seed: int
 ) -> None:
     through, naive = Through(client), Naive()
-    counter = VisitCounter(through, codes, environments)
+    counter = VisitCounter(through, HASH, environments)
     unrolls = patterns(rates, steps, environments, seed)
     for unroll in unrolls:
         assert counted(counter.count(unroll)) == naive.counts(unroll).tolist()
@@ -192,7 +193,7 @@ def test_the_first_observation_is_counted_once_and_the_true_last_one_at_the_end(
     unroll = made(start_TE, np.random.default_rng(0))
     unroll.observation_TEO[:, 0, 0] = [0, 0, 1, 1]
     unroll.endings[0][0].observation_O[0] = 0
-    counter = VisitCounter(Through(client), codes, 1)
+    counter = VisitCounter(Through(client), HASH, 1)
     assert counted(counter.count(unroll)) == [[2, 3, 2]]
     following = made(np.zeros((3, 1), bool), np.random.default_rng(0))
     following.observation_TEO[:, 0, 0] = [1, 1, 0]
@@ -209,8 +210,8 @@ def test_the_first_observation_is_counted_once_and_the_true_last_one_at_the_end(
         ([1, 1, 0, 1], [EpisodeSegment(0, 1, fresh=True, final=True), EpisodeSegment(1, 3, fresh=True, final=True)]),
     ],
 )
-def test_visits_by_hand(start: list[int], expected: list[EpisodeSegment]) -> None:
-    assert visits(np.array(start, bool)) == expected
+def test_segments_by_hand(start: list[int], expected: list[EpisodeSegment]) -> None:
+    assert segments(np.array(start, bool)) == expected
 
 
 def test_a_lost_answer_leaves_its_environment_uncounted_until_its_next_episode(client: HashCountClient) -> None:
@@ -226,7 +227,7 @@ def test_a_lost_answer_leaves_its_environment_uncounted_until_its_next_episode(c
     for position, e in ((1, 1), (2, 1), (1, 2), (2, 2), (3, 2)):
         expected[position][e] = None
     through = Through(client)
-    counter = VisitCounter(through, codes, environments)
+    counter = VisitCounter(through, HASH, environments)
     for position, unroll in enumerate(unrolls):
         first = len(through.asked)
         lost = [batch.episode_id for batch in through.asked[-2:]] if position == 1 else []
@@ -243,7 +244,7 @@ def test_nothing_is_asked_when_all_environments_are_lost(client: HashCountClient
     naive = Naive()
     expected = [naive.counts(unroll).tolist() for unroll in unrolls]
     through = Through(client, lambda _: True)
-    counter = VisitCounter(through, codes, 2)
+    counter = VisitCounter(through, HASH, 2)
     for unroll in unrolls[:3]:
         assert counted(counter.count(unroll)) == [None, None]
     assert through.calls == 1
@@ -258,7 +259,7 @@ def test_a_failure_in_an_episode_that_ends_in_the_unroll_costs_only_this_unroll(
     naive = Naive()
     expected = [naive.counts(unroll).tolist() for unroll in unrolls]
     through = Through(client, lambda batch: batch.final)
-    counter = VisitCounter(through, codes, 1)
+    counter = VisitCounter(through, HASH, 1)
     assert counted(counter.count(unrolls[0])) == [None]
     assert counted(counter.count(unrolls[1])) == expected[1]
 
@@ -273,11 +274,11 @@ def test_a_service_that_lost_its_tables_marks_exactly_what_it_cannot_know(client
     expected: list[list[list[int] | None]] = [list(naive.counts(unroll).tolist()) for unroll in unrolls]
     expected[1][0] = None
     through = Through(client)
-    counter = VisitCounter(through, codes, 2)
+    counter = VisitCounter(through, HASH, 2)
     results = [counted(counter.count(unrolls[0]))]
     with memory_counting() as empty, through_grpc(empty) as service:
         through.client = HashCountClient(
-            service.channel, run="visits", code_width=2, attempt_seconds=PATIENCE, patience_seconds=PATIENCE
+            service.channel, run="segments", code_width=2, attempt_seconds=PATIENCE, patience_seconds=PATIENCE
         )
         results += [counted(counter.count(unroll)) for unroll in unrolls[1:]]
     assert results == expected
@@ -301,7 +302,7 @@ def test_run_wide_counts_are_those_of_one_dictionary_for_the_run(
     channel: grpc.Channel, rates: list[float], steps: int, environments: int, seed: int
 ) -> None:
     through, naive = Through(client_of_new_run(channel)), Naive()
-    counter = VisitCounter(through, codes, environments, run_wide=True)
+    counter = VisitCounter(through, HASH, environments, run_wide=True)
     unrolls = patterns(rates, steps, environments, seed)
     for unroll in unrolls:
         count_ET, run_ET = naive.both(unroll)
@@ -318,7 +319,7 @@ def test_run_wide_counts_by_hand_where_an_episode_ends_inside_the_unroll(channel
     unroll = made(start_TE, np.random.default_rng(0))
     unroll.observation_TEO[:, 0, 0] = [0, 0, 0, 1]
     unroll.endings[0][0].observation_O[0] = 1
-    counter = VisitCounter(client_of_new_run(channel), codes, 1, run_wide=True)
+    counter = VisitCounter(client_of_new_run(channel), HASH, 1, run_wide=True)
     assert both(counter.count(unroll)) == [([2, 1, 1], [2, 1, 2])]
     following = made(np.zeros((3, 1), bool), np.random.default_rng(0))
     following.observation_TEO[:, 0, 0] = [1, 0, 1]
@@ -329,7 +330,7 @@ def test_two_actors_count_in_one_run(channel: grpc.Channel) -> None:
     client = client_of_new_run(channel)
     [unroll] = patterns([0.5], 6, 3, seed=4)
     naive = Naive()
-    for counter in [VisitCounter(client, codes, 3, run_wide=True) for _ in range(2)]:
+    for counter in [VisitCounter(client, HASH, 3, run_wide=True) for _ in range(2)]:
         count_ET, run_ET = naive.both(unroll)
         assert both(counter.count(unroll)) == list(zip(count_ET.tolist(), run_ET.tolist(), strict=True))
 
@@ -350,7 +351,7 @@ def test_an_unroll_without_run_wide_counts_is_uncounted_and_its_episodes_go_on(c
     starts[0, 0] = starts[1, 2, 1] = True
     unrolls = in_line([made(each, np.random.default_rng(6)) for each in starts])
     naive, through = Naive(), WithoutRunCounts(client_of_new_run(channel))
-    counter = VisitCounter(through, codes, 2, run_wide=True)
+    counter = VisitCounter(through, HASH, 2, run_wide=True)
     for unroll, through.old in zip(unrolls, (False, True, False), strict=True):
         expected = list(zip(*(each.tolist() for each in naive.both(unroll)), strict=True))
         found = counter.count(unroll)

@@ -87,7 +87,7 @@ def play(env: VizdoomEnv, action_TE: Any) -> str:
 @pytest.mark.parametrize(("scenario", "actions"), [(HOME, 5), (FIGHT, 15)])
 def test_says_what_it_is_and_gives_what_it_promises(scenario: str, actions: int) -> None:
     with closing(VizdoomEnv(scenario, 2, seed=0)) as env:
-        assert (env.observation_shape, env.actions, env.environments) == (SHAPE, actions, 2)
+        assert (env.observation_shape, env.num_actions, env.num_envs) == (SHAPE, actions, 2)
         with pytest.raises(RuntimeError, match=r"reset\(\) must be called before step\(\)"):
             env.step([0, 0])
         first = env.reset()

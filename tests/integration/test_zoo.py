@@ -15,7 +15,6 @@ from leco.cli import evaluate, zoo
 from leco.cli.watch import command
 from leco.cli.watch.replays import document
 from leco.cli.watch.standing import Standing
-from leco.envs import registry
 from leco.envs.registry import find_task
 from leco.evaluation import rollout
 from leco.evaluation.record import make_recording
@@ -25,14 +24,13 @@ from leco.evaluation.video import film
 from leco.evaluation.zoo import MOST_LINES, ZooError, absent, find_entries, is_entry, new_entry, read_entry, thinned
 from leco.methods.table import METHODS, Modulation, find_method
 from leco.report.metrics import read_metrics
+from support.uncompiled import make_uncompiled
 from support.zoo_case import COMMAND, LEARNED_LINE, STANDS, TASK, WALKS, saved_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from leco.envs.registry import Task
-    from leco.envs.vector import VectorEnv
     from leco.evaluation.recording import Recording
 
 FILES = ["config.toml", "evaluation.json", "metrics.csv", "policy.safetensors", "provenance.json"]
@@ -42,10 +40,7 @@ FILES = ["config.toml", "evaluation.json", "metrics.csv", "policy.safetensors", 
 def _not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiling takes longer than all that is played here."""
 
-    def make(task: Task | str, environments: int, seed: int) -> VectorEnv:
-        return registry.make(task, environments, seed, compiled=False)
-
-    monkeypatch.setattr(rollout, "make", make)
+    monkeypatch.setattr(rollout, "make", make_uncompiled)
 
 
 def added(folder: Path, *flags: str, **settings: Any) -> tuple[Path, Path]:

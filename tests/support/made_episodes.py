@@ -49,7 +49,6 @@ def facts(*, method: str = "leco", updates: int = 100, frames: int = 153_600, se
     return Facts(
         run="run",
         task="Empty-5x5",
-        simulator="minigrid",
         method=method,
         actions=ACTIONS,
         updates=updates,

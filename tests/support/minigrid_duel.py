@@ -28,7 +28,7 @@ def duel(spec: EnvSpec, player: Callable[[Any], int], *, environments: int, step
     """
     compiled, reference = CompiledMiniGrid(spec, environments, seed), ReferenceMiniGrid(spec, environments, seed)
     assert compiled.observation_shape == reference.observation_shape
-    assert compiled.actions == reference.actions
+    assert compiled.num_actions == reference.num_actions
     same(compiled.reset(), reference.reset())
     envs: list[Any] = [env.unwrapped for env in reference._envs]
     events: Counter[str] = Counter()

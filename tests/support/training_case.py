@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
+from leco.config.toml import parse
 from leco.learning.state import Batch, Networks
 from leco.methods.table import find_method
 from leco.models.build import build
-from leco.models.policy import MiniGridPolicy
+from leco.models.kinds.minigrid import MiniGridPolicy
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from leco.config.training import TrainingConfig
     from leco.models.intrinsic import Intrinsic
 
     Net = TypeVar("Net", bound=Intrinsic)
 
 T, B, A = 6, 3, 7
+
+
+def paper_config(**changes: Any) -> TrainingConfig:
+    """The paper's settings for MiniGrid and leco, and what is changed in them."""
+    return replace(parse('task = "KeyCorridorS3R3"').training, **changes)
 
 
 def networks(method: str = "leco", hash_kind: str | None = None) -> Networks:

@@ -121,5 +121,5 @@ def state_of(run: Path, updates: int) -> TrainingState:
     experiment = parse((run / "config.toml").read_text())
     task = find_task(experiment.task)
     method, width = method_of(experiment), experiment.network.width
-    networks = build(method, task.observation_shape, task.actions, experiment.hash, width)
+    networks = build(method, task.observation_shape, task.num_actions, experiment.hash, width)
     return load(run / "checkpoints" / f"{updates:09d}.safetensors", init(networks))[0]

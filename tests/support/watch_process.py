@@ -111,7 +111,7 @@ def checkpoint(run: Path, updates: int, **changed: object) -> None:
     experiment = parse(settings(**changed))
     task = find_task(experiment.task)
     torch.manual_seed(updates)
-    state = init(build(find_method(experiment.method), task.observation_shape, task.actions))
+    state = init(build(find_method(experiment.method), task.observation_shape, task.num_actions))
     (run / "checkpoints").mkdir(parents=True, exist_ok=True)
     frames = updates * experiment.learner.batch_size * experiment.actors.unroll_length
     save(run / "checkpoints" / f"{updates:09d}.safetensors", state._replace(updates=updates), {"frames": frames})

@@ -12,10 +12,11 @@ import pytest
 import torch
 from minigrid.core.world_object import Ball, Box, Door, Key
 
-from leco.algo.hashes import OBJECT_CODE_WIDTH, binarisation_loss, dsc_code, exact_code, lsh_code, objects_code
+from leco.algo.hashes import binarisation_loss, dsc_code, exact_code, lsh_code
 from leco.envs.minigrid.reference import make_one
-from leco.envs.registry import make
+from leco.models.kinds.minigrid import OBJECT_CODE_WIDTH, objects_code
 from support.reference import hashes_numpy
+from support.uncompiled import make_uncompiled
 
 Observations = npt.NDArray[np.uint8]  # [N, 7, 7, 3]
 
@@ -86,8 +87,8 @@ def test_dsc_equals_looping_over_everything() -> None:
 def played(task: str, steps: int = 100, environments: int = 4) -> Observations:
     """What is seen in random play, in the order in which it is seen."""
     random = np.random.default_rng(0)
-    env = make(task, environments, seed=1, compiled=False)
-    seen = [env.reset(), *(env.step(random.integers(env.actions, size=environments))[0] for _ in range(steps))]
+    env = make_uncompiled(task, environments, seed=1)
+    seen = [env.reset(), *(env.step(random.integers(env.num_actions, size=environments))[0] for _ in range(steps))]
     env.close()
     return np.concatenate(seen)
 

@@ -239,17 +239,9 @@ def test_value_loss_by_hand() -> None:
     assert gradient_TB.tolist() == [[-1.0, 0.5]]
 
 
-def test_weights_and_targets_are_constants_unless_told_otherwise() -> None:
+def test_weights_and_targets_are_constants() -> None:
     a, b, c = (normal(4, 2, seed=seed).requires_grad_() for seed in range(3))
-    for detach in (True, False):
-        loss = policy_gradient_loss(log_prob_TB=a, advantage_TB=b, rho_TB=c, detach_weights=detach)
-        gradients = torch.autograd.grad(loss, [a, b, c], allow_unused=True)
-        assert [gradient is None for gradient in gradients] == [False, detach, detach]
-        loss = value_loss(value_TB=a, target_TB=b, detach_target=detach)
-        gradients = torch.autograd.grad(loss, [a, b], allow_unused=True)
-        assert [gradient is None for gradient in gradients] == [False, detach]
-    loss = policy_gradient_loss(log_prob_TB=a, advantage_TB=b, rho_TB=c)
-    loss = loss + value_loss(value_TB=a, target_TB=b)
+    loss = policy_gradient_loss(log_prob_TB=a, advantage_TB=b, rho_TB=c) + value_loss(value_TB=a, target_TB=b)
     assert [g is None for g in torch.autograd.grad(loss, [a, b, c], allow_unused=True)] == [False, True, True]
 
 
@@ -258,18 +250,16 @@ def test_the_gradients() -> None:
     rows_N, other_N = normal(4, 2, 3).requires_grad_(), normal(4, 2, 3, seed=1).requires_grad_()
     weight_N = torch.tensor([3, 0, 1, 2])
 
-    def policy_gradient(log_prob_TB: Tensor, advantage_TB: Tensor, rho_TB: Tensor) -> Tensor:
-        return policy_gradient_loss(
-            log_prob_TB=log_prob_TB, advantage_TB=advantage_TB, rho_TB=rho_TB, detach_weights=False
-        )
+    def policy_gradient(log_prob_TB: Tensor) -> Tensor:
+        return policy_gradient_loss(log_prob_TB=log_prob_TB, advantage_TB=b, rho_TB=c)
 
-    def value(value_TB: Tensor, target_TB: Tensor) -> Tensor:
-        return value_loss(value_TB=value_TB, target_TB=target_TB, detach_target=False)
+    def value(value_TB: Tensor) -> Tensor:
+        return value_loss(value_TB=value_TB, target_TB=b)
 
     assert gradcheck(lambda logits: log_prob(logits, ACTION_TB), [logits_TBA], check_forward_ad=True)
     assert gradcheck(entropy, [logits_TBA], check_forward_ad=True)
-    assert gradcheck(policy_gradient, [a, b, c], check_forward_ad=True)
-    assert gradcheck(value, [a, b], check_forward_ad=True)
+    assert gradcheck(policy_gradient, [a], check_forward_ad=True)
+    assert gradcheck(value, [a], check_forward_ad=True)
     assert gradcheck(lambda ratio: surrogate(ratio, b.detach()), [a.exp()], check_forward_ad=True)
     assert gradcheck(lambda x, y: reconstruction_loss(x, y, weight_N), [rows_N, other_N])
     assert gradcheck(reconstruction_loss, [rows_N, other_N])

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from leco.checkpoint.snapshot import SnapshotError, acting_params, acting_state, load_snapshot, make_snapshot
-from leco.config.training import TrainingConfig
 from leco.learning.state import init
 from leco.learning.update import update
 from leco.methods.table import METHODS, find_method
 from leco.models.build import build
-from leco.models.hash_function import make_coder
+from leco.models.hash_function import make_hash_function
 from leco.models.intrinsic import FeatureModule, HashModule
+from leco.models.kinds.table import find_kind
 from leco.types import ParameterSnapshot
-from support.training_case import make_batch, networks
+from support.training_case import make_batch, networks, paper_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ ROWS = [(name, None) for name in METHODS] + [
 def test_an_actor_gets_the_policy_and_the_hash_and_nothing_else(name: str, kind: str | None) -> None:
     """With what it gets it acts and hashes as the learner would."""
     nets, fresh, method = networks(name, kind), networks(name, kind), find_method(name, kind)
-    state, _ = update(nets, init(nets), make_batch(), method, TrainingConfig())
+    state, _ = update(nets, init(nets), make_batch(), method, paper_config())
     sent = make_snapshot(state, 4)
     assert sent.version == 4
     assert sent.tensors["updates"] == 1
@@ -62,7 +62,7 @@ def test_an_actor_gets_the_policy_and_the_hash_and_nothing_else(name: str, kind:
         found = []
         for each in (nets, fresh):
             assert each.intrinsic is not None
-            coder = make_coder(find_method("vq-only"), (7, 7, 3), each.intrinsic.eval())
+            coder = make_hash_function(find_method("vq-only"), find_kind((7, 7, 3)), each.intrinsic.eval())
             assert coder is not None
             found.append(coder.codes(observation_N))
         np.testing.assert_array_equal(found[0], found[1])
@@ -106,18 +106,17 @@ def test_a_snapshot_keeps_its_numbers() -> None:
     np.testing.assert_array_equal(sent.tensors[f"policy/{first}"], before)
 
 
-def test_half_precision_is_widened_and_read_only_arrays_are_copied() -> None:
+def test_read_only_arrays_are_copied() -> None:
     nets = networks()
     sent = make_snapshot(init(nets), 1)
-    half = {name: a.astype(np.float16) if a.dtype.kind == "f" else a for name, a in sent.tensors.items()}
-    for array in half.values():
+    for array in sent.tensors.values():
         array.setflags(write=False)
-    policy, hash_ = load_snapshot(ParameterSnapshot(1, half), nets)
+    policy, hash_ = load_snapshot(sent, nets)
     for prefix, named in (("policy", policy), ("hash", hash_)):
         for name, tensor in named.items():
             expected = sent.tensors[f"{prefix}/{name}"]
             assert tensor.numpy().dtype == expected.dtype
-            np.testing.assert_array_equal(tensor.numpy(), half[f"{prefix}/{name}"].astype(expected.dtype))
+            np.testing.assert_array_equal(tensor.numpy(), expected)
             tensor.zero_()
 
 
@@ -140,16 +139,6 @@ def test_a_snapshot_of_other_networks_is_refused_by_name(
     change(tensors)
     with pytest.raises(SnapshotError, match=message):
         load_snapshot(ParameterSnapshot(3, tensors), nets)
-
-
-def test_integers_are_never_taken_from_half_precision() -> None:
-    nets = networks()
-    tensors = dict(make_snapshot(init(nets), 1).tensors)
-    whole = [name for name, array in tensors.items() if array.dtype.kind == "i" and name != "updates"]
-    assert whole
-    for name in whole:
-        with pytest.raises(SnapshotError, match="float16"):
-            load_snapshot(ParameterSnapshot(1, {**tensors, name: tensors[name].astype(np.float16)}), nets)
 
 
 def test_a_snapshot_counts_from_one() -> None:

@@ -22,12 +22,11 @@ import torch
 
 from leco.checkpoint import state_file
 from leco.checkpoint.state_file import SavedStateError, load, save
-from leco.config.training import TrainingConfig
 from leco.learning.state import Networks, TrainingState, init
 from leco.learning.update import update
 from leco.methods.table import find_method
 from support.paths import ROOT, TESTS
-from support.training_case import make_batch, networks
+from support.training_case import make_batch, networks, paper_config
 from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
@@ -163,7 +162,7 @@ def test_training_goes_on_as_if_never_interrupted(tmp_path: Path, method: str) -
 def train(state: TrainingState, seeds: range, method: str) -> TrainingState:
     nets = networks() if method != "no-int" else policy_alone()
     for seed in seeds:
-        state, _ = update(nets, state, make_batch(seed), find_method(method), TrainingConfig(policy_learning_rate=0.01))
+        state, _ = update(nets, state, make_batch(seed), find_method(method), paper_config(policy_learning_rate=0.01))
     return state
 
 

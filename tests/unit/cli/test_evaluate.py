@@ -18,14 +18,14 @@ from leco.checkpoint.state_file import save
 from leco.cli import evaluate
 from leco.config.experiment import ConfigError
 from leco.config.toml import parse, to_toml
-from leco.envs import registry
+from leco.envs.dmlab import family as dmlab
 from leco.envs.registry import TASKS, find_task
 from leco.envs.vector import Steps
 from leco.envs.vizdoom.scenarios import SCENARIOS
 from leco.evaluation import rollout
 from leco.evaluation.record import make_recording
 from leco.evaluation.recording import read_recording
-from leco.evaluation.rollout import ENGINES, FRESH, EvaluationError, Keeper, Result
+from leco.evaluation.rollout import FRESH, EvaluationError, Keeper, Result
 from leco.evaluation.rollout import evaluate as play
 from leco.evaluation.summary import numbers, summary
 from leco.evaluation.trained import trained_state
@@ -34,19 +34,20 @@ from leco.learning.state import init
 from leco.methods.table import find_method
 from leco.models.build import build
 from leco.models.fused_step import make_step_fn
-from leco.models.policy import MiniGridPolicy
+from leco.models.kinds.minigrid import MiniGridPolicy
 from leco.report.statistics import wilson
 from support.paths import DMLAB_STAND_IN
+from support.uncompiled import make_uncompiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from leco.envs.registry import Task
-    from leco.envs.vector import VectorEnv
+    from leco.envs.task import Task
 
 TASK = find_task("Empty-5x5")  # 100 actions at most
-WITH_ENGINES = dataclasses.replace(TASK, simulator="dmlab")
+ENGINES = dmlab.FAMILY.max_envs or 0
+WITH_ENGINES = dataclasses.replace(TASK, family="dmlab")
 LASERTAG = find_task("lasertag_three_opponents_small")
 
 
@@ -54,10 +55,7 @@ LASERTAG = find_task("lasertag_three_opponents_small")
 def _not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiling takes longer than all that is played here."""
 
-    def make(task: Task | str, environments: int, seed: int) -> VectorEnv:
-        return registry.make(task, environments, seed, compiled=False)
-
-    monkeypatch.setattr(rollout, "make", make)
+    monkeypatch.setattr(rollout, "make", make_uncompiled)
 
 
 def policy(bias: Sequence[float] = (0.0, 0.0, 1.0, -3.0, -3.0, -3.0, -3.0)) -> MiniGridPolicy:
@@ -78,7 +76,7 @@ def test_wilson_against_known_values() -> None:
 
 def naive(bias_policy: MiniGridPolicy, episodes: int, seed: int) -> list[tuple[float, int, bool]]:
     """The most probable actions in all environments for as long as an episode may be; of each the first end."""
-    env = registry.make(TASK, episodes, FRESH + seed, compiled=False)
+    env = make_uncompiled(TASK, episodes, FRESH + seed)
     observation_EO, start_E = env.reset(), np.ones(episodes, bool)
     core = bias_policy.initial_state(episodes)
     found: dict[int, tuple[float, int, bool]] = {}
@@ -158,7 +156,7 @@ def test_what_has_no_success_has_none() -> None:
     without = {name for name, task in TASKS.items() if not task.solvable}
     assert without == {LASERTAG.name, "lasertag_three_opponents_large", "vizdoom-deathmatch"}
     assert {
-        SCENARIOS[task.id].can_be_solved == task.solvable for task in TASKS.values() if task.simulator == "vizdoom"
+        SCENARIOS[task.id].can_be_solved == task.solvable for task in TASKS.values() if task.family == "vizdoom"
     } == {True}
     result = Result(np.ones(3), np.ones(3, np.int64), np.zeros(3, bool), 0)
     assert all(math.isnan(numbers(result, LASERTAG)[f"success{end}"]) for end in ("", "_low", "_high"))
@@ -171,23 +169,23 @@ class Scripted:
     The reward of every action is the number of its environment and episode: 100 e + k.
     """
 
-    observation_shape, actions = TASK.observation_shape, TASK.actions
+    observation_shape, num_actions = TASK.observation_shape, TASK.num_actions
 
     def __init__(
-        self, environments: int, length: Callable[[int, int], int], drops: Callable[[int, int], bool] = lambda *_: False
+        self, num_envs: int, length: Callable[[int, int], int], drops: Callable[[int, int], bool] = lambda *_: False
     ) -> None:
-        self.environments, self.closed = environments, False
+        self.num_envs, self.closed = num_envs, False
         self._length, self._drops = length, drops
-        self.played = np.zeros(environments, int)
-        self._time = np.zeros(environments, int)
-        self.dropped_E = np.zeros(environments, bool)
+        self.played = np.zeros(num_envs, int)
+        self._time = np.zeros(num_envs, int)
+        self.dropped_E = np.zeros(num_envs, bool)
 
     def reset(self, seed: int | None = None) -> np.ndarray:
         assert seed is None
-        return np.zeros((self.environments, *self.observation_shape), np.uint8)
+        return np.zeros((self.num_envs, *self.observation_shape), np.uint8)
 
     def step(self, action_E: Any) -> Steps:
-        assert action_E.shape == (self.environments,)
+        assert action_E.shape == (self.num_envs,)
         self._time += 1
         now = list(enumerate(self.played))
         done_E = np.array([self._time[e] >= self._length(e, k) for e, k in now])
@@ -225,10 +223,10 @@ def test_few_engines_play_all_episodes_and_each_counts_once(monkeypatch: pytest.
     made = scripted(monkeypatch, length_of)
     result = play(policy(), WITH_ENGINES, episodes=episodes, seed=0, greedy=False)
     [env] = made
-    assert env.environments == min(episodes, ENGINES)
+    assert env.num_envs == min(episodes, ENGINES)
     assert env.closed
     # The first episodes of each environment, as if all were long: not more of those that end early.
-    expected = [divmod(n, env.environments)[::-1] for n in range(episodes)]
+    expected = [divmod(n, env.num_envs)[::-1] for n in range(episodes)]
     assert result.lengths_N.tolist() == [length_of(e, k) for e, k in expected]
     assert result.returns_N.tolist() == [(100 * e + k) * length_of(e, k) for e, k in expected]
     assert result.solved_N.all()
@@ -315,7 +313,7 @@ def saved_run(folder: Path, *updates: int, task: Task = TASK) -> Path:
     (run / "checkpoints").mkdir(parents=True)
     experiment = parse("", {"task": task.name, "method": "no-int"})
     (run / "config.toml").write_text(to_toml(experiment))
-    fresh = init(build(find_method("no-int"), task.observation_shape, task.actions))
+    fresh = init(build(find_method("no-int"), task.observation_shape, task.num_actions))
     for each in updates:
         named = {name: torch.full_like(tensor, each / 1000) for name, tensor in fresh.policy.items()}
         state = fresh._replace(policy=named, updates=each)
@@ -387,7 +385,7 @@ def test_milestones_are_evaluated_one_after_the_other(tmp_path: Path, capsys: py
     due = milestone_updates(experiment)
     assert list(due.values()) == ["25%", "50%", "75%", "100%"]
     for updates in list(due)[:3]:
-        fresh = init(build(find_method("no-int"), TASK.observation_shape, TASK.actions))
+        fresh = init(build(find_method("no-int"), TASK.observation_shape, TASK.num_actions))
         save(milestone_path(run / "checkpoints", updates), fresh._replace(updates=updates), {"frames": updates * 1536})
     assert trained_state(run, "50%").updates == list(due)[1]
     assert trained_state(run, "newest").updates == 30

@@ -15,6 +15,7 @@ from leco.config.toml import parse, to_toml
 from leco.config.training import HashConfig, TrainingConfig, at_frame
 from leco.envs.registry import TASKS
 from leco.methods.table import METHODS, Hash, find_method
+from support.training_case import paper_config
 
 TASK = 'task = "Empty-5x5"\n'
 Kind = Literal["vq", "ae-lsh", "dsc", "exact", "objects"]
@@ -53,7 +54,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
             log_every=draw(counts),
             deterministic=draw(st.booleans()),
         ),
-        training=TrainingConfig(
+        training=paper_config(
             gamma=draw(shares),
             alpha=draw(amounts),
             lambda_=draw(shares),
@@ -130,7 +131,7 @@ def test_every_value_is_written_also_those_that_are_defaults() -> None:
 def test_only_the_task_has_no_default() -> None:
     with pytest.raises(ConfigError, match='task is missing: name what is to be solved, for example task = "Key'):
         parse("frames = 5e6")
-    assert parse(TASK) == Experiment(task="Empty-5x5")
+    assert parse(TASK) == Experiment(task="Empty-5x5", training=paper_config())
 
 
 @pytest.mark.parametrize(
@@ -364,7 +365,7 @@ def test_a_method_without_a_hash_is_asked_for_none(method: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(TASK, {"method": method, "hash.kind": "exact"})
     with pytest.raises(ConfigError, match=message):
-        method_of(Experiment(task="Empty-5x5", method=method, hash=HashConfig(kind="exact")))
+        method_of(dataclasses.replace(parse(TASK), method=method, hash=HashConfig(kind="exact")))
     assert method_of(parse(TASK, {"method": method})) == METHODS[method]
 
 
@@ -476,12 +477,12 @@ def test_every_preset_can_be_used_with_every_task_and_method(name: str, method: 
 
 def test_the_paper_is_the_defaults_and_nothing_else() -> None:
     """But for what a task or a method says itself, as it does without a preset."""
-    assert parse(TASK, {"preset": "paper"}) == Experiment(task="Empty-5x5")
+    assert parse(TASK, {"preset": "paper"}) == Experiment(task="Empty-5x5", training=paper_config())
     for task in TASKS:
         for method in ("leco", "agac"):
             asked = {"task": task, "method": method}
             assert parse("", {**asked, "preset": "paper"}) == parse("", asked)
-    defaults = TrainingConfig()
+    defaults = paper_config()
     assert (defaults.epochs, defaults.minibatches, defaults.sequence_length, defaults.clip_range) == (1, 1, None, None)
     assert (defaults.normalize_advantages, defaults.episodic_bonus) == (False, "inverse-sqrt")
     assert (defaults.center_bonus, defaults.penalty_on_revisits, defaults.earned_trust) == (False, False, False)
@@ -561,7 +562,7 @@ def test_entropy_is_annealed_by_the_frames_of_a_run() -> None:
     found = [at_frame(settings, frames).entropy_cost for frames in (0, 1000, 2000, 3000, 10**9)]
     assert found == pytest.approx([0.02, 0.02, 0.0125, 0.005, 0.005])
     for frames in (0, 10**9):
-        assert at_frame(TrainingConfig(), frames) == TrainingConfig(), "the paper's does not change"
+        assert at_frame(paper_config(), frames) == paper_config(), "the paper's does not change"
 
 
 @pytest.mark.parametrize(

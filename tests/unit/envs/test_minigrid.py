@@ -43,7 +43,7 @@ EXPECTED = {
     "ObstructedMaze-2Q-v1": BOXES | DOORS | {"ball dropped"},
     "ObstructedMaze-Full-v1": BOXES | DOORS | {"ball dropped"},
 }
-MINIGRID = tuple(name for name, task in TASKS.items() if task.simulator == "minigrid")
+MINIGRID = tuple(name for name, task in TASKS.items() if task.family == "minigrid")
 # The room in which the agent starts, counted from the upper left; rooms are five cells apart.
 STARTS = {
     "ObstructedMaze-1Q": (1, 1),

@@ -22,6 +22,7 @@ from leco.envs.minigrid.reference import ReferenceMiniGrid
 from leco.envs.registry import find_task, make
 from support.minigrid_duel import duel
 from support.minigrid_player import DONE, DROP, FORWARD, LEFT, PICKUP, TOGGLE, Restless, solve
+from support.uncompiled import make_uncompiled
 
 BALL = OBJECT_TO_IDX["ball"]
 
@@ -77,10 +78,10 @@ print(env.step(4)[0]["image"].shape)
 
 def test_the_registry_knows_it_and_the_kernel_plays_it() -> None:
     task = find_task("MultiRoom-N7-S4-NoisyTV")
-    assert (task.id, task.gamma, task.max_steps, task.simulator) == (TASK_ID, 0.99, 140, "minigrid")
+    assert (task.id, task.gamma, task.max_steps, task.family) == (TASK_ID, 0.99, 140, "minigrid")
     assert refusal(gymnasium.registry[TASK_ID]) is None
     assert isinstance(make(task, 1, 0), CompiledMiniGrid)
-    assert isinstance(make(task, 1, 0, compiled=False), ReferenceMiniGrid)
+    assert isinstance(make_uncompiled(task, 1, 0), ReferenceMiniGrid)
 
 
 def test_it_is_a_multiroom_with_one_ball() -> None:

@@ -16,9 +16,10 @@ from leco.envs.minigrid.compiled import CompiledMiniGrid
 from leco.envs.minigrid.levels import refusal
 from leco.envs.minigrid.reference import ReferenceMiniGrid, make_one
 from leco.envs.registry import TASKS, find_task, make
+from support.uncompiled import make_uncompiled
 
-MINIGRID = tuple(name for name, task in TASKS.items() if task.simulator == "minigrid")
-# id, gamma, most steps, actions, simulator, scores of random play and of people
+MINIGRID = tuple(name for name, task in TASKS.items() if task.family == "minigrid")
+# id, gamma, most steps, actions, family, scores of random play and of people
 PIXELS = {
     "lasertag_three_opponents_small": (
         "contributed/dmlab30/lasertag_three_opponents_small",
@@ -54,19 +55,19 @@ def test_every_task_is_found_by_name_and_by_id_and_is_what_minigrid_says(name: s
 @pytest.mark.parametrize("name", MINIGRID)
 def test_every_task_is_compiled(name: str) -> None:
     assert isinstance(make(name, 2, 0), CompiledMiniGrid)
-    assert isinstance(make(find_task(name), 2, 0, compiled=False), ReferenceMiniGrid)
+    assert isinstance(make_uncompiled(find_task(name), 2, 0), ReferenceMiniGrid)
 
 
 def test_every_task_that_is_not_minigrids_is_what_its_simulator_says() -> None:
     assert set(TASKS) == {*MINIGRID, *PIXELS}
-    for name, (level, gamma, max_steps, actions, simulator, scores) in PIXELS.items():
+    for name, (level, gamma, max_steps, actions, family, scores) in PIXELS.items():
         task = find_task(name)
         assert task is find_task(level)
-        assert (task.gamma, task.max_steps, task.actions, task.simulator, task.scores) == (
+        assert (task.gamma, task.max_steps, task.num_actions, task.family, task.scores) == (
             gamma,
             max_steps,
             actions,
-            simulator,
+            family,
             scores,
         )
         assert task.observation_shape == (72, 96, 3)
@@ -79,7 +80,7 @@ def test_a_task_goes_to_its_simulator(name: str, monkeypatch: pytest.MonkeyPatch
         return args
 
     where = {"dmlab": "leco.envs.dmlab.environment.DmlabEnv", "vizdoom": "leco.envs.vizdoom.environment.VizdoomEnv"}[
-        TASKS[name].simulator
+        TASKS[name].family
     ]
     monkeypatch.setattr(where, fake)
     made: Any = make(name, 3, 5)

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from leco.config.toml import parse
-from leco.envs import registry
 from leco.envs.minigrid.reference import make_one
 from leco.envs.minigrid.replay import Replayer
 from leco.envs.registry import find_task
@@ -23,28 +22,26 @@ from leco.evaluation.trained import Trained
 from leco.learning.state import init
 from leco.methods.table import METHODS, Modulation, find_method
 from leco.models.build import build
-from leco.models.hash_function import make_coder
+from leco.models.hash_function import make_hash_function
+from leco.models.kinds.table import find_kind
 from leco.report.pictures import draw_moment, draw_observation, window
+from support.uncompiled import make_uncompiled
 
 if TYPE_CHECKING:
-    from leco.envs.registry import Task
-    from leco.envs.vector import VectorEnv
+    from leco.envs.task import Task
     from leco.evaluation.recording import Episode, Recording
     from leco.evaluation.rollout import Result
 
 
 @pytest.fixture(autouse=True)
 def _not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(task: Task | str, environments: int, seed: int) -> VectorEnv:
-        return registry.make(task, environments, seed, compiled=False)
-
-    monkeypatch.setattr(rollout, "make", make)
+    monkeypatch.setattr(rollout, "make", make_uncompiled)
 
 
 def trained(method: str, task: Task, **settings: Any) -> Trained:
     torch.manual_seed(3)
     experiment = parse("", {"task": task.name, "method": method, **settings})
-    networks = build(find_method(method), task.observation_shape, task.actions, experiment.hash)
+    networks = build(find_method(method), task.observation_shape, task.num_actions, experiment.hash)
     state = init(networks)
     for name, tensor in state.intrinsic.items():  # they begin at zero
         if name.startswith("modulator_out"):
@@ -97,7 +94,7 @@ def test_rewards_of_every_method(method: str) -> None:
     of = trained(method, task)
     recording, _ = recorded(of)
     row, facts = find_method(method), recording.facts
-    coder = make_coder(row, task.observation_shape, of.networks.intrinsic)
+    coder = make_hash_function(row, find_kind(task.observation_shape), of.networks.intrinsic)
     for each in recording.episodes:
         assert all(np.isfinite(x).all() for x in (each.r_ep_T, each.r_ta_T, each.r_i_T))
         np.testing.assert_allclose(

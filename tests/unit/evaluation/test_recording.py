@@ -108,7 +108,7 @@ def put(name: str, index: Any, value: Any) -> Callable[[dict[str, Any]], None]:
         (put("action", 2, -1), "an action is not one of 0 to 6"),
         (put("x", 4, 5), "the agent is outside its level"),
         (put("direction", 4, 4), "the agent is outside its level"),
-        (lambda a: a.update(facts=np.frombuffer(b'{"format": 2}', np.uint8)), "another format than 1"),
+        (lambda a: a.update(facts=np.frombuffer(b'{"format": 1}', np.uint8)), "another format than 2"),
         (lambda a: a.update(facts=np.frombuffer(b"[", np.uint8)), "is damaged"),
     ],
 )

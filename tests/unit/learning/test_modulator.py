@@ -21,19 +21,18 @@ from leco.algo.losses import entropy, log_prob, reconstruction_loss
 from leco.algo.optim import AdamState
 from leco.algo.quantize import quantize
 from leco.algo.vtrace import vtrace
-from leco.config.training import TrainingConfig
 from leco.learning.state import Batch, Networks, TrainingState, init
 from leco.learning.update import update
 from leco.methods.table import find_method
 from leco.models import lstm
 from leco.models.intrinsic import HashModule
 from leco.models.vq import LSHBottleneck
-from support.training_case import A, B, T, make_batch, networks
+from support.training_case import A, B, T, make_batch, networks, paper_config
 
 if TYPE_CHECKING:
     from leco.models.intrinsic import Intrinsic
 
-SETTINGS = TrainingConfig(alpha=0.7, entropy_cost=0.05, policy_learning_rate=0.01)
+SETTINGS = paper_config(alpha=0.7, entropy_cost=0.05, policy_learning_rate=0.01)
 
 
 def plain_unroll(

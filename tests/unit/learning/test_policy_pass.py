@@ -20,7 +20,8 @@ from leco.learning.policy_pass import (
     run_some,
     unroll_policy,
 )
-from leco.models.policy import MiniGridPolicy, Policy, PolicyOutput
+from leco.models.kinds.minigrid import MiniGridPolicy
+from leco.models.policy import Policy, PolicyOutput
 from support.training_case import A, B, T, make_batch
 
 if TYPE_CHECKING:

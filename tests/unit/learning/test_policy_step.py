@@ -13,7 +13,6 @@ from torch import Tensor
 from leco.algo.dedup import distinct
 from leco.algo.losses import log_prob
 from leco.algo.optim import AdamState, adam_jacobian_diag, adam_preconditioner, init_adam
-from leco.config.training import TrainingConfig
 from leco.learning.policy_pass import cut, cut_batch, run_policy, unroll_policy
 from leco.learning.policy_step import (
     PolicyBatch,
@@ -26,18 +25,19 @@ from leco.learning.policy_step import (
     shuffled,
     single_step,
 )
-from leco.models.policy import MiniGridPolicy
+from leco.models.kinds.minigrid import MiniGridPolicy
 from support.plain_ppo import plain_steps
 from support.reference import losses_numpy
-from support.training_case import A, B, T, make_batch
+from support.training_case import A, B, T, make_batch, paper_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from leco.config.training import TrainingConfig
     from leco.learning.state import Params
     from leco.models.policy import Policy
 
-SETTINGS = TrainingConfig(entropy_cost=0.05, policy_learning_rate=0.01, policy_betas=(0.8, 0.95), eps=1e-4)
+SETTINGS = paper_config(entropy_cost=0.05, policy_learning_rate=0.01, policy_betas=(0.8, 0.95), eps=1e-4)
 LENGTH = 3
 
 

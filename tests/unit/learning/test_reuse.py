@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from leco.algo.dedup import distinct
-from leco.config.training import TrainingConfig
 from leco.learning.policy_pass import Sequences, cut, previous_action
 from leco.learning.policy_step import PolicyBatch, Targets
 from leco.learning.state import init
@@ -18,12 +17,13 @@ from leco.methods.table import find_method
 from leco.models.build import build
 from support.plain_ppo import plain_steps
 from support.reference import losses_numpy, vtrace_numpy
-from support.training_case import A, B, T, make_batch, networks
+from support.training_case import A, B, T, make_batch, networks, paper_config
 
 if TYPE_CHECKING:
+    from leco.config.training import TrainingConfig
     from leco.learning.state import Batch, Networks, Params, TrainingState
 
-REUSE = TrainingConfig(
+REUSE = paper_config(
     alpha=0.1,
     entropy_cost=0.05,
     vtrace_lambda=0.9,
@@ -147,7 +147,7 @@ def test_a_single_pass_in_sequences_is_the_papers_step_where_episodes_begin_with
 
 def test_a_sequence_that_is_longer_than_the_unroll_is_the_unroll() -> None:
     nets, batch = narrow(), narrow_batch()
-    for settings in (REUSE, TrainingConfig()):
+    for settings in (REUSE, paper_config()):
         whole, longer = (dataclasses.replace(settings, sequence_length=length) for length in (None, 1000))
         assert same(stepped(nets, batch, longer), stepped(nets, batch, whole))
 

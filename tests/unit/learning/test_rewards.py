@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from leco.algo.dedup import distinct
-from leco.config.training import TrainingConfig
 from leco.learning.intrinsic_pass import IntrinsicOutput
 from leco.learning.rewards import MEAN_DECAY, Rewards, compute_rewards, explained_variance, running_mean, running_trust
 from leco.learning.state import init
 from leco.learning.update import update
 from leco.methods.novelty import NoveltyInput, compute_novelty
 from leco.methods.table import find_method
-from support.training_case import A, B, T, make_batch, networks
+from support.training_case import A, B, T, make_batch, networks, paper_config
+
+if TYPE_CHECKING:
+    from leco.config.training import TrainingConfig
 
 BATCH = make_batch(3)
-SETTINGS = TrainingConfig(alpha=0.7, lambda_=0.25, reward_scale=3.0)
+SETTINGS = paper_config(alpha=0.7, lambda_=0.25, reward_scale=3.0)
 
 
 def heads(seed: int = 0) -> IntrinsicOutput:
@@ -193,17 +195,17 @@ def test_what_is_plotted_is_not_scaled() -> None:
 def test_a_first_visit_is_paid_once_by_every_method_that_counts(method: str) -> None:
     counts = BATCH.count_TB
     assert counts is not None
-    paid = r_ep(TrainingConfig(episodic_bonus="first-visit"), method)
+    paid = r_ep(paper_config(episodic_bonus="first-visit"), method)
     assert paid.dtype == torch.float64
     assert paid.tolist() == (counts == 1).double().tolist()
-    torch.testing.assert_close(r_ep(TrainingConfig(), method), 1 / counts.double().sqrt())
+    torch.testing.assert_close(r_ep(paper_config(), method), 1 / counts.double().sqrt())
 
 
 def test_a_first_visit_and_the_count_of_the_run_are_mixed() -> None:
     counts = BATCH.count_TB
     assert counts is not None
     batch = BATCH._replace(run_count_TB=16 * torch.ones_like(counts))
-    settings = TrainingConfig(episodic_bonus="first-visit", run_count_weight=0.5)
+    settings = paper_config(episodic_bonus="first-visit", run_count_weight=0.5)
     unique = distinct(batch.observation_TBO.flatten(0, 1))
     given = NoveltyInput(None, {}, batch, unique, batch.behaviour_logits_TBA, settings)
     novel = compute_novelty(given, find_method("exact"))

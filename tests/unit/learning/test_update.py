@@ -10,17 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from leco.config.training import TrainingConfig
 from leco.learning.state import Networks, TrainingState, init
 from leco.learning.update import update
 from leco.methods.table import METHODS, find_method
-from leco.models.intrinsic import minigrid_intrinsic
-from leco.models.policy import MiniGridPolicy
-from support.training_case import A, awaken, make_batch, networks
+from leco.models.intrinsic import build_hash_module
+from leco.models.kinds.minigrid import MiniGridPolicy
+from leco.models.kinds.table import MINIGRID
+from support.training_case import A, awaken, make_batch, networks, paper_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from leco.config.training import TrainingConfig
     from leco.learning.state import Batch
 
 CURIOUS = ("noveld", "rnd", "ride", "agac")
@@ -32,7 +33,7 @@ ROWS = [(name, None) for name in METHODS] + [
     ("lirpg", "dsc"),
     ("exact", "vq"),
 ]
-REUSE = TrainingConfig(
+REUSE = paper_config(
     epochs=2,
     minibatches=3,
     sequence_length=3,
@@ -53,7 +54,7 @@ def copied(state: TrainingState) -> TrainingState:
     return copy.deepcopy(state)
 
 
-@pytest.mark.parametrize("settings", [TrainingConfig(), REUSE], ids=["single", "reuse"])
+@pytest.mark.parametrize("settings", [paper_config(), REUSE], ids=["single", "reuse"])
 @pytest.mark.parametrize(("name", "kind"), ROWS)
 def test_a_step_moves_what_the_method_trains_and_nothing_else(
     name: str, kind: str | None, settings: TrainingConfig
@@ -94,8 +95,8 @@ def test_a_step_moves_what_the_method_trains_and_nothing_else(
 @pytest.mark.parametrize(
     ("name", "kind", "settings"),
     [
-        ("leco", None, TrainingConfig()),
-        ("leco-ae-lsh", None, TrainingConfig()),
+        ("leco", None, paper_config()),
+        ("leco-ae-lsh", None, paper_config()),
         ("leco", "exact", REUSE),
         ("leco", None, REUSE),
     ],
@@ -116,21 +117,21 @@ def test_a_step_depends_on_its_inputs_alone(
 def test_lambda_0_is_vq_only_and_lambda_1_is_lirpg_for_the_policy() -> None:
     nets, batch = networks(), make_batch()
     for lambda_, other in ((0.0, "vq-only"), (1.0, "lirpg")):
-        ours, _ = update(nets, init(nets), batch, find_method("leco"), TrainingConfig(lambda_=lambda_))
-        theirs, _ = update(nets, init(nets), batch, find_method(other), TrainingConfig())
+        ours, _ = update(nets, init(nets), batch, find_method("leco"), paper_config(lambda_=lambda_))
+        theirs, _ = update(nets, init(nets), batch, find_method(other), paper_config())
         assert torch.equal(flat(ours.policy), flat(theirs.policy))
 
 
 def test_without_a_weight_the_intrinsic_reward_changes_nothing_for_the_policy() -> None:
     nets, batch = networks(), make_batch()
-    ours, _ = update(nets, init(nets), batch, find_method("leco"), TrainingConfig(alpha=0.0))
-    plain, _ = update(networks("no-int"), init(nets), batch, find_method("no-int"), TrainingConfig())
+    ours, _ = update(nets, init(nets), batch, find_method("leco"), paper_config(alpha=0.0))
+    plain, _ = update(networks("no-int"), init(nets), batch, find_method("no-int"), paper_config())
     assert torch.equal(flat(ours.policy), flat(plain.policy))
 
 
 def test_the_stats_are_those_of_the_batch() -> None:
     nets, batch = networks(), make_batch()
-    _, stats = update(nets, init(nets), batch, find_method("leco"), TrainingConfig())
+    _, stats = update(nets, init(nets), batch, find_method("leco"), paper_config())
     assert batch.count_TB is not None
     assert stats["r_e"] == pytest.approx(batch.reward_TB.mean().item())
     assert stats["r_ep"] == pytest.approx((1 / batch.count_TB.double().sqrt()).mean().item())
@@ -147,12 +148,12 @@ def test_it_says_once_when_the_hash_is_done_and_leaves_the_threads_as_they_were(
     said: list[None] = []
     threads = torch.get_num_threads()
     nets = networks(name)
-    update(nets, init(nets), make_batch(), find_method(name), TrainingConfig(), when_hashed=lambda: said.append(None))
+    update(nets, init(nets), make_batch(), find_method(name), paper_config(), when_hashed=lambda: said.append(None))
     assert (len(said), torch.get_num_threads()) == (1, threads)
 
 
 def test_the_hash_learns_to_reconstruct_a_batch() -> None:
-    nets, batch, settings = networks(), make_batch(), TrainingConfig(intrinsic_learning_rate=1e-3)
+    nets, batch, settings = networks(), make_batch(), paper_config(intrinsic_learning_rate=1e-3)
     state, losses = init(nets), []
     for _ in range(40):
         state, stats = update(nets, state, batch, find_method("vq-only"), settings)
@@ -161,7 +162,7 @@ def test_the_hash_learns_to_reconstruct_a_batch() -> None:
 
 
 def test_ae_lsh_learns_to_reconstruct_a_batch_from_bits() -> None:
-    nets, batch, settings = networks("ae-lsh"), make_batch(), TrainingConfig(intrinsic_learning_rate=1e-3)
+    nets, batch, settings = networks("ae-lsh"), make_batch(), paper_config(intrinsic_learning_rate=1e-3)
     state, losses = init(nets), []
     for _ in range(40):
         state, stats = update(nets, state, batch, find_method("ae-lsh"), settings)
@@ -175,13 +176,13 @@ def test_the_naive_modulator_is_told_the_novelty_and_does_not_train_the_encoder(
     nets = networks(name)
     counts = batch.count_TB
     assert counts is not None
-    seldom, _ = update(nets, init(nets), batch, find_method(name), TrainingConfig())
-    often, _ = update(nets, init(nets), batch._replace(count_TB=counts * 7), find_method(name), TrainingConfig())
+    seldom, _ = update(nets, init(nets), batch, find_method(name), paper_config())
+    often, _ = update(nets, init(nets), batch._replace(count_TB=counts * 7), find_method(name), paper_config())
     assert not torch.equal(flat(seldom.policy), flat(often.policy))
     for method, reaches in (("leco-naive", False), ("lirpg", True)):
         nets = networks(method)
         strong, weak = (
-            update(nets, init(nets), batch, find_method(method), TrainingConfig(alpha=alpha))[0].intrinsic_adam.exp_avg
+            update(nets, init(nets), batch, find_method(method), paper_config(alpha=alpha))[0].intrinsic_adam.exp_avg
             for alpha in (1.0, 0.5)
         )
         differs = {key for key, value in strong.items() if not torch.allclose(value, weak[key], rtol=1e-9, atol=1e-14)}
@@ -192,8 +193,8 @@ def test_the_naive_modulator_is_told_the_novelty_and_does_not_train_the_encoder(
 def test_the_modulator_may_have_a_learning_rate_of_its_own() -> None:
     nets, batch, method = networks(), make_batch(), find_method("leco")
     state = init(nets)
-    plain, _ = update(nets, state, batch, method, TrainingConfig())
-    slow, _ = update(nets, state, batch, method, TrainingConfig(modulator_learning_rate=3e-5))
+    plain, _ = update(nets, state, batch, method, paper_config())
+    slow, _ = update(nets, state, batch, method, paper_config(modulator_learning_rate=3e-5))
     for name, before in state.intrinsic.items():
         step, held_back = plain.intrinsic[name] - before, slow.intrinsic[name] - before
         expected = step / 10 if name.startswith("modulator_") else step
@@ -207,9 +208,7 @@ def test_the_decoder_may_learn_from_a_sample() -> None:
     nets, batch, method = networks("vq-only"), make_batch(), find_method("vq-only")
 
     def gradient(decoded: int | None, turn: int) -> Tensor:
-        after, _ = update(
-            nets, init(nets)._replace(updates=turn), batch, method, TrainingConfig(decoder_samples=decoded)
-        )
+        after, _ = update(nets, init(nets)._replace(updates=turn), batch, method, paper_config(decoder_samples=decoded))
         return after.intrinsic_adam.exp_avg["decoder.last.bias"]
 
     whole = gradient(None, 0)
@@ -233,7 +232,7 @@ def test_an_episode_that_goes_on_after_its_cut_is_worth_there_what_was_expected(
     nets, batch = networks("no-int"), cut_batch()
     assert batch.truncated_TB is not None
     state, method = init(nets), find_method("no-int")
-    go_on = TrainingConfig(bootstrap_on_truncation=True)
+    go_on = paper_config(bootstrap_on_truncation=True)
     with torch.no_grad():
         previous_reward_TB = torch.cat([batch.previous_reward_B.unsqueeze(0), batch.reward_TB])
         previous_action_TB = torch.cat([batch.previous_action_B.unsqueeze(0), batch.action_TB])
@@ -242,12 +241,12 @@ def test_an_episode_that_goes_on_after_its_cut_is_worth_there_what_was_expected(
     expected = batch._replace(reward_TB=torch.where(batch.truncated_TB, value_TB, batch.reward_TB), truncated_TB=None)
     after, _ = update(nets, state, batch, method, go_on)
     torch.testing.assert_close(
-        flat(after.policy), flat(update(nets, state, expected, method, TrainingConfig())[0].policy)
+        flat(after.policy), flat(update(nets, state, expected, method, paper_config())[0].policy)
     )
     # What is paid at the cut is not looked at, and without the setting nothing of this happens.
     other = batch._replace(reward_TB=batch.reward_TB + 7 * batch.truncated_TB)
     assert torch.equal(flat(update(nets, state, other, method, go_on)[0].policy), flat(after.policy))
-    plain = update(nets, state, batch, method, TrainingConfig())[0]
+    plain = update(nets, state, batch, method, paper_config())[0]
     assert torch.equal(
         flat(plain.policy), flat(update(nets, state, batch._replace(truncated_TB=None), method, go_on)[0].policy)
     )
@@ -257,24 +256,24 @@ def test_an_episode_that_goes_on_after_its_cut_is_worth_there_what_was_expected(
 def test_a_scale_is_that_of_all_rewards() -> None:
     nets, batch = networks(), make_batch()
     state, method = init(nets), find_method("leco")
-    scaled, _ = update(nets, state, batch, method, TrainingConfig(reward_scale=4.0, alpha=0.25))
+    scaled, _ = update(nets, state, batch, method, paper_config(reward_scale=4.0, alpha=0.25))
     larger = batch._replace(reward_TB=4 * batch.reward_TB)
-    expected, _ = update(nets, state, larger, method, TrainingConfig(alpha=1.0))
+    expected, _ = update(nets, state, larger, method, paper_config(alpha=1.0))
     torch.testing.assert_close(flat(scaled.policy), flat(expected.policy))
     torch.testing.assert_close(flat(scaled.intrinsic), flat(expected.intrinsic))
-    assert not torch.allclose(flat(scaled.policy), flat(update(nets, state, batch, method, TrainingConfig())[0].policy))
+    assert not torch.allclose(flat(scaled.policy), flat(update(nets, state, batch, method, paper_config())[0].policy))
 
 
 def test_counts_that_are_missing_are_named() -> None:
     nets = networks()
     with pytest.raises(ValueError, match="'leco' needs counts, and this batch has none"):
-        update(nets, init(nets), make_batch()._replace(count_TB=None), find_method("leco"), TrainingConfig())
+        update(nets, init(nets), make_batch()._replace(count_TB=None), find_method("leco"), paper_config())
 
 
 def test_no_step_makes_a_number_that_is_none() -> None:
     """Twenty steps in float32, as training does them."""
     torch.manual_seed(0)
-    nets = Networks(MiniGridPolicy(A), awaken(minigrid_intrinsic(A)))
+    nets = Networks(MiniGridPolicy(A), awaken(build_hash_module(MINIGRID, A)))
     state = init(nets)
     for seed in range(20):
         made = make_batch(seed)
@@ -284,7 +283,7 @@ def test_no_step_makes_a_number_that_is_none() -> None:
             previous_reward_B=made.previous_reward_B.float(),
             core_state=made.core_state.float(),
         )
-        state, stats = update(nets, state, batch, METHODS["leco"], TrainingConfig(policy_learning_rate=1e-3))
+        state, stats = update(nets, state, batch, METHODS["leco"], paper_config(policy_learning_rate=1e-3))
     assert torch.isfinite(flat(state.policy)).all()
     assert torch.isfinite(flat(state.intrinsic)).all()
     assert all(value == value for value in stats.values())  # noqa: PLR0124  # not NaN

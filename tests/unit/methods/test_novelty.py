@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from leco.algo.dedup import distinct
-from leco.config.training import TrainingConfig
 from leco.learning.policy_pass import unroll_policy
 from leco.learning.state import init
 from leco.learning.update import update
@@ -18,7 +17,7 @@ from leco.methods.novelty import NoveltyInput, NoveltyOutput, compute_novelty
 from leco.methods.table import find_method
 from leco.models.exploration import Dynamics, Rnd
 from leco.models.policy import Policy
-from support.training_case import A, B, T, make_batch, networks
+from support.training_case import A, B, T, make_batch, networks, paper_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +41,7 @@ def judged(
     unique = distinct(batch.observation_TBO.flatten(0, 1))
     rollout = unroll_policy(nets.policy, state.policy, batch, unique, len(batch.action_TB))
     tensors = {**(parameters or state.novelty), **(running if running is not None else state.novelty_running)}
-    given = NoveltyInput(nets.novelty, tensors, batch, unique, rollout.logits_TBA, TrainingConfig(**settings))
+    given = NoveltyInput(nets.novelty, tensors, batch, unique, rollout.logits_TBA, paper_config(**settings))
     return compute_novelty(given, find_method(name))
 
 
@@ -127,7 +126,7 @@ def test_rnds_error_falls_on_repeated_states_and_stays_on_others() -> None:
     nets, batch, others = networks("rnd"), make_batch(), make_batch(seed=9)
     state, errors = init(nets), []
     for _ in range(60):
-        state, stats = update(nets, state, batch, find_method("rnd"), TrainingConfig(novelty_learning_rate=1e-3))
+        state, stats = update(nets, state, batch, find_method("rnd"), paper_config(novelty_learning_rate=1e-3))
         errors.append(stats["rnd_error"])
     assert errors[-1] < 0.5 * errors[5]
     strange = judged("rnd", nets, others, state.novelty, {k: v.clone() for k, v in state.novelty_running.items()})
@@ -203,7 +202,7 @@ def trained(name: str, batch: Batch, updates: int, **settings: Any) -> tuple[Tra
     nets = networks(name)
     state, kept = init(nets), []
     for _ in range(updates):
-        state, stats = update(nets, state, batch, find_method(name), TrainingConfig(**settings))
+        state, stats = update(nets, state, batch, find_method(name), paper_config(**settings))
         kept.append(stats)
     return state, kept
 
@@ -215,7 +214,7 @@ def test_agacs_adversary_approaches_the_policy() -> None:
         nets.policy.policy_head.bias.copy_(torch.linspace(-1, 1, A))
     state, apart = init(nets), []
     for _ in range(40):
-        state, stats = update(nets, state, make_batch(), find_method("agac"), TrainingConfig(**still))
+        state, stats = update(nets, state, make_batch(), find_method("agac"), paper_config(**still))
         apart.append(stats["adversary_kl"])
     assert apart[0] > 0.1
     assert apart[-1] < 0.1 * apart[0]
@@ -251,7 +250,7 @@ def test_agacs_opposition_reaches_advantages_and_values_and_ends_with_the_run() 
     nets, batch, method = networks("agac"), make_batch(), find_method("agac")
 
     def policy(progress: float, **settings: Any) -> Mapping[str, Tensor]:
-        return update(nets, init(nets), batch, method, TrainingConfig(**settings), progress=progress)[
+        return update(nets, init(nets), batch, method, paper_config(**settings), progress=progress)[
             0
         ].policy_adam.exp_avg
 
@@ -267,7 +266,7 @@ def test_episodic_methods_know_nothing_of_all_this() -> None:
     for name in ("no-int", "dsc", "vq-only", "leco"):
         assert networks(name).novelty is None
         batch = make_batch()._replace(terminal_observation_FO=None)
-        update(networks(name), init(networks(name)), batch, find_method(name), TrainingConfig())
+        update(networks(name), init(networks(name)), batch, find_method(name), paper_config())
 
 
 @pytest.mark.parametrize("name", ["noveld", "rnd", "ride"])
@@ -299,13 +298,13 @@ def test_run_wide_counts_are_mixed_in_where_the_setting_says_so() -> None:
 
 def test_an_adaptive_lambda_is_what_the_step_uses() -> None:
     nets, batch, method = networks(), make_batch(), find_method("leco")
-    adaptive, stats = update(nets, init(nets), batch, method, TrainingConfig(adaptive_lambda=True))
+    adaptive, stats = update(nets, init(nets), batch, method, paper_config(adaptive_lambda=True))
     assert 0 < stats["lambda"] < 0.5
     assert stats["lambda"] == pytest.approx(0.5 * stats["r_ep"] / (0.5 + 0.5 * stats["r_ep"]))
-    fixed, _ = update(nets, init(nets), batch, method, TrainingConfig(lambda_=stats["lambda"]))
+    fixed, _ = update(nets, init(nets), batch, method, paper_config(lambda_=stats["lambda"]))
     for key, value in fixed.policy.items():
         torch.testing.assert_close(adaptive.policy[key], value, rtol=1e-6, atol=1e-9)
-    plain, plain_stats = update(nets, init(nets), batch, method, TrainingConfig())
+    plain, plain_stats = update(nets, init(nets), batch, method, paper_config())
     assert "lambda" not in plain_stats
     assert not torch.equal(plain.policy["policy_head.weight"], adaptive.policy["policy_head.weight"])
 
@@ -314,10 +313,10 @@ def test_shaped_rewards_teach_and_raw_ones_are_reported() -> None:
     nets, method = networks("no-int"), find_method("no-int")
     batch = make_batch()
     batch = batch._replace(reward_TB=10 * (batch.reward_TB - 0.5), previous_reward_B=batch.previous_reward_B * 0)
-    shaped, stats = update(nets, init(nets), batch, method, TrainingConfig(reward_shaping="soft-asymmetric"))
+    shaped, stats = update(nets, init(nets), batch, method, paper_config(reward_shaping="soft-asymmetric"))
     by_hand = 5 * torch.tanh(batch.reward_TB / 5)
     by_hand = torch.where(batch.reward_TB < 0, 0.3 * by_hand, by_hand)
-    expected, _ = update(nets, init(nets), batch._replace(reward_TB=by_hand), method, TrainingConfig())
+    expected, _ = update(nets, init(nets), batch._replace(reward_TB=by_hand), method, paper_config())
     assert stats["r_e"] == pytest.approx(batch.reward_TB.mean().item())
     for key, value in expected.policy.items():
         torch.testing.assert_close(shaped.policy[key], value, rtol=0, atol=0)

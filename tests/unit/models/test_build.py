@@ -8,9 +8,11 @@ import torch
 from leco.methods.table import METHODS, Hash, Modulation, find_method
 from leco.models.build import build
 from leco.models.exploration import Dynamics, Rnd
-from leco.models.hash_function import make_coder
+from leco.models.hash_function import make_hash_function
 from leco.models.intrinsic import FeatureModule, HashModule
-from leco.models.policy import DmlabPolicy, MiniGridPolicy
+from leco.models.kinds.minigrid import MiniGridPolicy
+from leco.models.kinds.pixels import PixelPolicy
+from leco.models.kinds.table import find_kind
 from leco.models.vq import LSHBottleneck, VectorQuantizer
 
 SHAPE, PIXELS, A = (7, 7, 3), (72, 96, 3), 5
@@ -39,7 +41,7 @@ def test_every_method_has_networks_for_every_hash(name: str, kind: str | None) -
         hidden = net.modulator_in.out_features
         assert net.modulator_out.weight.shape == (A, hidden + A + told)
     assert isinstance(nets.novelty, NOVELTIES.get(method.novelty, type(None)))
-    coder = make_coder(method, SHAPE, net and net.eval())
+    coder = make_hash_function(method, find_kind(SHAPE), net and net.eval())
     assert (coder is not None) == method.counts
     view = torch.zeros(2, *SHAPE, dtype=torch.uint8).numpy()
     assert coder is None or coder.codes(view).shape == (2, coder.width)
@@ -68,7 +70,7 @@ def test_a_policy_is_as_wide_as_the_papers_unless_another_is_asked_for() -> None
 def test_networks_for_pixels(kind: str | None) -> None:
     """The core sees the last action and reward beside features of the width that is asked for."""
     nets = build(find_method("leco", kind), PIXELS, A, width=32)
-    assert isinstance(nets.policy, DmlabPolicy)
+    assert isinstance(nets.policy, PixelPolicy)
     assert nets.policy.core.hidden_size == 32 + A + 1
     assert isinstance(nets.intrinsic, HashModule if kind is None else FeatureModule)
 

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from leco.models.fused_step import make_step_fn
-from leco.models.policy import DmlabPolicy, MiniGridPolicy, Policy
+from leco.models.kinds.minigrid import MiniGridPolicy
+from leco.models.kinds.pixels import PixelPolicy
+from leco.models.policy import Policy
 
 STEPS, ENVIRONMENTS, ACTIONS = 6, 5, 7
 
@@ -23,7 +25,7 @@ def trained(policy: Policy) -> Policy:
 
 def seen(policy: Policy) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     random = torch.Generator().manual_seed(2)
-    high = 256 if isinstance(policy, DmlabPolicy) else 11
+    high = 256 if isinstance(policy, PixelPolicy) else 11
     observation = torch.randint(0, high, (STEPS, ENVIRONMENTS, *policy.image), generator=random, dtype=torch.uint8)
     start_TE = torch.rand(STEPS, ENVIRONMENTS, generator=random) < 0.3
     start_TE[2] = False  # a step without any
@@ -43,8 +45,8 @@ def stepped(policy: Policy, inputs: tuple[Tensor, ...], state: Tensor) -> tuple[
     return torch.stack(logits), state
 
 
-@pytest.mark.parametrize("kind", [MiniGridPolicy, DmlabPolicy])
-def test_stepping_gives_what_the_policy_gives(kind: type[MiniGridPolicy | DmlabPolicy]) -> None:
+@pytest.mark.parametrize("kind", [MiniGridPolicy, PixelPolicy])
+def test_stepping_gives_what_the_policy_gives(kind: type[MiniGridPolicy | PixelPolicy]) -> None:
     policy = trained(kind(ACTIONS))
     inputs = seen(policy)
     state = torch.randn(policy.initial_state(ENVIRONMENTS).shape, dtype=torch.float64)

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from leco.algo.hashes import dsc_code, exact_code, objects_code
+from leco.algo.hashes import dsc_code, exact_code
 from leco.config.training import HashConfig
 from leco.methods.table import METHODS, find_method
 from leco.models.build import build
-from leco.models.hash_function import HashFunction, make_coder
+from leco.models.hash_function import HashFunction, make_hash_function
 from leco.models.intrinsic import HashModule
+from leco.models.kinds.minigrid import objects_code
+from leco.models.kinds.table import find_kind
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -34,7 +36,7 @@ def test_codes_are_bytes_of_the_said_width_and_depend_on_each_observation_alone(
     networks = build(method, SHAPE, 7)
     if networks.intrinsic is not None:
         networks.intrinsic.eval()
-    coder = make_coder(method, SHAPE, networks.intrinsic)
+    coder = make_hash_function(method, find_kind(SHAPE), networks.intrinsic)
     assert coder is not None
     observation_NO = observations(60, 9)
     code_NW = coder.codes(observation_NO)
@@ -46,7 +48,7 @@ def test_codes_are_bytes_of_the_said_width_and_depend_on_each_observation_alone(
 
 
 def test_the_code_of_dsc_is_the_picture_at_3_by_3_in_11_levels() -> None:
-    coder = make_coder(find_method("dsc"), SHAPE, None)
+    coder = make_hash_function(find_method("dsc"), find_kind(SHAPE), None)
     assert coder is not None
     observation_NO = observations(5, 5)
     expected = dsc_code(torch.from_numpy(observation_NO), size=(3, 3), levels=11, maximum=(10, 5, 2)).numpy()
@@ -57,7 +59,7 @@ def test_the_code_of_dsc_is_the_picture_at_3_by_3_in_11_levels() -> None:
 @pytest.mark.parametrize("name", ["exact", "vq-only", "leco", "leco-naive", "noveld", "dsc"])
 def test_the_code_of_exact_is_the_digest_of_the_whole_observation(name: str) -> None:
     for shape in (SHAPE, (72, 96, 3)):
-        coder = make_coder(find_method(name, "exact"), shape, None)
+        coder = make_hash_function(find_method(name, "exact"), find_kind(shape), None)
         assert coder is not None
         assert coder.width == 16
         observation_NO = np.random.default_rng(0).integers(0, 3, (6, *shape)).astype(np.uint8)
@@ -67,7 +69,7 @@ def test_the_code_of_exact_is_the_digest_of_the_whole_observation(name: str) -> 
 
 @pytest.mark.parametrize("name", ["objects", "vq-only", "leco", "agac"])
 def test_the_code_of_objects_is_the_set_of_those_in_view(name: str) -> None:
-    coder = make_coder(find_method(name, "objects"), SHAPE, None)
+    coder = make_hash_function(find_method(name, "objects"), find_kind(SHAPE), None)
     assert coder is not None
     assert coder.width == 35
     observation_NO = observations(20, 6)
@@ -78,11 +80,11 @@ def test_a_method_with_another_hash_has_the_codes_of_that_hash() -> None:
     """LECO's modulator has networks of its own then, which no code depends on."""
     torch.manual_seed(1)
     method = find_method("leco", "dsc")
-    coder = make_coder(
-        method, SHAPE, build(method, SHAPE, 7).intrinsic, HashConfig(kind="dsc", size=(2, 2), dsc_levels=4)
+    coder = make_hash_function(
+        method, find_kind(SHAPE), build(method, SHAPE, 7).intrinsic, HashConfig(kind="dsc", size=(2, 2), dsc_levels=4)
     )
     assert coder is not None
-    expected = make_coder(find_method("dsc"), SHAPE, None, HashConfig(size=(2, 2), dsc_levels=4))
+    expected = make_hash_function(find_method("dsc"), find_kind(SHAPE), None, HashConfig(size=(2, 2), dsc_levels=4))
     assert expected is not None
     assert coder.codes(observations(20, 9)).tolist() == expected.codes(observations(20, 9)).tolist()
 
@@ -106,7 +108,7 @@ def test_codes_have_the_size_that_is_asked_for(
     torch.manual_seed(1)
     method = find_method(name)
     net = build(method, shape, 7, size).intrinsic
-    coder = make_coder(method, shape, net and net.eval(), size)
+    coder = make_hash_function(method, find_kind(shape), net and net.eval(), size)
     assert coder is not None
     assert coder.width == width
     codes = coder.codes(np.random.default_rng(0).integers(0, 3, (5, *shape)).astype(np.uint8))
@@ -141,7 +143,7 @@ def test_a_learned_hash_follows_its_parameters() -> None:
     net = build(method, SHAPE, 7).intrinsic
     assert net is not None
     net.eval()
-    coder = make_coder(method, SHAPE, net)
+    coder = make_hash_function(method, find_kind(SHAPE), net)
     assert coder is not None
     before = coder.codes(observations(20, 20))
     with torch.no_grad():
@@ -152,16 +154,16 @@ def test_a_learned_hash_follows_its_parameters() -> None:
 
 @pytest.mark.parametrize("name", ["no-int", "lirpg"])
 def test_a_method_that_counts_nothing_has_no_codes(name: str) -> None:
-    assert make_coder(find_method(name), SHAPE, None) is None
+    assert make_hash_function(find_method(name), find_kind(SHAPE), None) is None
 
 
 def test_the_modulator_alone_counts_nothing_whatever_the_hash() -> None:
-    assert make_coder(find_method("lirpg", "exact"), SHAPE, None) is None
+    assert make_hash_function(find_method("lirpg", "exact"), find_kind(SHAPE), None) is None
 
 
 def test_a_learned_hash_needs_its_networks() -> None:
     with pytest.raises(ValueError, match="method 'leco' has a learned hash: its networks are needed"):
-        make_coder(find_method("leco"), SHAPE, None)
+        make_hash_function(find_method("leco"), find_kind(SHAPE), None)
     without_a_hash = build(find_method("leco", "exact"), SHAPE, 7).intrinsic
     with pytest.raises(ValueError, match="method 'exact' has a learned hash: its networks are needed"):
-        make_coder(find_method("exact", "ae-lsh"), SHAPE, without_a_hash)
+        make_hash_function(find_method("exact", "ae-lsh"), find_kind(SHAPE), without_a_hash)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -10,15 +11,9 @@ import torch
 from torch import Tensor
 
 from leco.algo.dedup import distinct
-from leco.models.intrinsic import (
-    CellFeatures,
-    FeatureModule,
-    HashModule,
-    dmlab_features,
-    dmlab_intrinsic,
-    minigrid_features,
-    minigrid_intrinsic,
-)
+from leco.models.intrinsic import FeatureModule, HashModule, build_feature_module, build_hash_module
+from leco.models.kinds.minigrid import CellFeatures
+from leco.models.kinds.table import MINIGRID, PIXELS
 from support.training_case import awaken
 
 if TYPE_CHECKING:
@@ -68,8 +63,12 @@ class Case(NamedTuple):
 
 
 CASES = [
-    pytest.param(Case(minigrid_intrinsic, minigrid_views, 8, (64, 3, 3), (3, 12, 12), (50, 12)), id="minigrid"),
-    pytest.param(Case(dmlab_intrinsic, dmlab_pictures, 24, (64, 2, 3), (3, 64, 96), (8, 4)), id="dmlab"),
+    pytest.param(
+        Case(partial(build_hash_module, MINIGRID), minigrid_views, 8, (64, 3, 3), (3, 12, 12), (50, 12)), id="minigrid"
+    ),
+    pytest.param(
+        Case(partial(build_hash_module, PIXELS), dmlab_pictures, 24, (64, 2, 3), (3, 64, 96), (8, 4)), id="dmlab"
+    ),
 ]
 
 
@@ -120,7 +119,7 @@ def test_distinct_observations_with_multiplicities_train_like_all_of_them(case: 
 
 
 def test_minigrid_channels_are_scaled_by_their_maximum() -> None:
-    net = minigrid_intrinsic(ACTIONS)
+    net = build_hash_module(MINIGRID, ACTIONS)
     greatest = torch.tensor([10, 5, 2], dtype=torch.uint8).expand(1, 7, 7, 3)
     torch.testing.assert_close(net.target(greatest), torch.ones(1, 3, 12, 12))
     torch.testing.assert_close(net.target(torch.zeros_like(greatest)), -torch.ones(1, 3, 12, 12))
@@ -129,7 +128,7 @@ def test_minigrid_channels_are_scaled_by_their_maximum() -> None:
 
 
 def test_dmlab_pixels_are_scaled_to_one() -> None:
-    net = dmlab_intrinsic(ACTIONS)
+    net = build_hash_module(PIXELS, ACTIONS)
     white = torch.full((1, 72, 96, 3), 255, dtype=torch.uint8)
     torch.testing.assert_close(net.target(white), torch.ones(1, 3, 64, 96))
     torch.testing.assert_close(net.target(white * 0), -torch.ones(1, 3, 64, 96))
@@ -139,22 +138,22 @@ def test_an_image_keeps_its_orientation_and_its_channels() -> None:
     """What is in the last row and the first column of the second channel stays there."""
     view = torch.zeros(1, 7, 7, 3, dtype=torch.uint8)
     view[0, 6, 0, 1] = 5
-    image = minigrid_intrinsic(ACTIONS).target(view)[0]
+    image = build_hash_module(MINIGRID, ACTIONS).target(view)[0]
     assert image[1, 11, 0] == 1
     assert max(image[1, 0].max(), image[1, :, 11].max(), image[0].max(), image[2].max()) < -0.99
 
 
 def test_modulator_and_value_begin_at_zero_unless_the_modulator_is_the_whole_bonus() -> None:
     z_NF, action_N = torch.randn(5, 576), torch.arange(5)
-    net = minigrid_intrinsic(ACTIONS)
+    net = build_hash_module(MINIGRID, ACTIONS)
     assert (net.modulate(z_NF, action_N) == 0).all()
     assert (net.value(z_NF) == 0).all()
-    told = minigrid_intrinsic(ACTIONS, condition_on_novelty=True)
+    told = build_hash_module(MINIGRID, ACTIONS, condition_on_novelty=True)
     assert (told.modulate(z_NF, action_N, novelty_N=torch.ones(5)) != 0).all()
 
 
 def test_the_scores_depend_on_the_observation_and_the_action() -> None:
-    net = awaken(minigrid_intrinsic(ACTIONS))
+    net = awaken(build_hash_module(MINIGRID, ACTIONS))
     z_NF = torch.randn(1, 576).expand(ACTIONS, -1)
     scores_NA = net.modulate(z_NF, torch.arange(ACTIONS))
     weight, bias = net.modulator_out.weight, net.modulator_out.bias
@@ -165,7 +164,7 @@ def test_the_scores_depend_on_the_observation_and_the_action() -> None:
 
 
 def test_a_modulator_that_is_told_the_novelty_answers_to_it() -> None:
-    net = minigrid_intrinsic(ACTIONS, condition_on_novelty=True)
+    net = build_hash_module(MINIGRID, ACTIONS, condition_on_novelty=True)
     z_NF, action_N = torch.randn(1, 576).expand(3, -1), torch.full((3,), 2)
     scores_NA = net.modulate(z_NF, action_N, novelty_N=torch.tensor([0.0, 0.5, 1.0]))
     torch.testing.assert_close(scores_NA[1] - scores_NA[0], 0.5 * net.modulator_out.weight[:, -1])
@@ -173,7 +172,7 @@ def test_a_modulator_that_is_told_the_novelty_answers_to_it() -> None:
 
 
 def test_the_modulator_and_the_value_train_the_encoder() -> None:
-    net = awaken(minigrid_intrinsic(ACTIONS))
+    net = awaken(build_hash_module(MINIGRID, ACTIONS))
     z_NF = net.encode(minigrid_views(8, 8)).flatten(1)
     first = next(net.encoder.parameters())
     for output in (net.modulate(z_NF, torch.zeros(8, dtype=torch.int64))[:, 0], net.value(z_NF)):
@@ -183,14 +182,14 @@ def test_the_modulator_and_the_value_train_the_encoder() -> None:
 
 def test_forward_is_deterministic() -> None:
     observation_N = minigrid_views(40, 20)
-    net = minigrid_intrinsic(ACTIONS)
+    net = build_hash_module(MINIGRID, ACTIONS)
     other = copy.deepcopy(net)
     for _ in range(2):
         assert torch.equal(net.decode(net.encode(observation_N)), other.decode(other.encode(observation_N)))
 
 
 def test_codes_in_evaluation_do_not_depend_on_the_rest_of_the_batch() -> None:
-    net = minigrid_intrinsic(ACTIONS)
+    net = build_hash_module(MINIGRID, ACTIONS)
     observation_N = minigrid_views(24, 24)
     for _ in range(5):
         net.encode(observation_N)
@@ -207,7 +206,7 @@ def test_codes_in_evaluation_do_not_depend_on_the_rest_of_the_batch() -> None:
 
 
 def test_wrong_shapes_are_refused() -> None:
-    net = minigrid_intrinsic(ACTIONS)
+    net = build_hash_module(MINIGRID, ACTIONS)
     with pytest.raises(ValueError, match=r"observations must have shape \[N, 7, 7, 3\], not \[2, 3, 7, 7\]"):
         net.encode(torch.zeros(2, 3, 7, 7, dtype=torch.uint8))
     with pytest.raises(ValueError, match=r"z must have shape \[N, 64, 3, 3\], not \[2, 64, 2, 3\]"):
@@ -219,7 +218,7 @@ def test_wrong_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="this modulator is not told the novelty"):
         net.modulate(torch.zeros(2, 576), torch.zeros(2, dtype=torch.int64), novelty_N=torch.zeros(2))
     with pytest.raises(ValueError, match="this modulator is told the novelty"):
-        minigrid_intrinsic(ACTIONS, condition_on_novelty=True).modulate(
+        build_hash_module(MINIGRID, ACTIONS, condition_on_novelty=True).modulate(
             torch.zeros(2, 576), torch.zeros(2, dtype=torch.int64)
         )
     with pytest.raises(ValueError, match=r"weights must have shape \[2\], one a sample, not \[3\]"):
@@ -297,8 +296,8 @@ def test_the_features_begin_of_the_size_of_one() -> None:
 
 
 FEATURES = [
-    pytest.param(minigrid_features, minigrid_views, 128, id="minigrid"),
-    pytest.param(dmlab_features, dmlab_pictures, 384, id="dmlab"),
+    pytest.param(partial(build_feature_module, MINIGRID), minigrid_views, 128, id="minigrid"),
+    pytest.param(partial(build_feature_module, PIXELS), dmlab_pictures, 384, id="dmlab"),
 ]
 
 
@@ -342,7 +341,7 @@ def test_observations_with_multiplicities_have_the_features_of_pixels_that_all_o
     """Its batch norms see each picture as often as it occurs."""
     pictures_N = dmlab_pictures(12, 3)
     found = distinct(pictures_N)
-    plain = dmlab_features(ACTIONS).double()
+    plain = build_feature_module(PIXELS, ACTIONS).double()
     weighted = copy.deepcopy(plain)
     expected = plain.encode(pictures_N).detach()
     close(weighted.encode(found.observation_UO, found.multiplicity_U)[found.index_N], expected)

@@ -151,7 +151,7 @@ def test_tangents_in_pieces_and_with_known_gates_are_those_of_the_naive_loop(
     gates_TB4H = unroll(given[0], starts(), *given[1:])[2] if known else None
 
     def ours(gates_x: Tensor, h: Tensor, c: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return tensors(unroll(gates_x, starts(), h, c, weight, known_TB4H=gates_TB4H))
+        return tensors(unroll(gates_x, starts(), h, c, weight, cached_gates_TB4H=gates_TB4H))
 
     def theirs(gates_x: Tensor, h: Tensor, c: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return tensors(naive(gates_x, starts(), h, c, weight))
@@ -164,9 +164,9 @@ def test_with_known_gates_nothing_goes_backwards() -> None:
     gates_x, h, c, weight = inputs()
     gates_TB4H = unroll(gates_x, starts(), h, c, weight)[2]
     with pytest.raises(RuntimeError, match="with known gates there are only tangents"):
-        torch.autograd.backward(unroll(gates_x, starts(), h, c, weight, known_TB4H=gates_TB4H)[0].sum())
-    with pytest.raises(ValueError, match=r"known_TB4H has shape \[6, 3, "):
-        unroll(gates_x, starts(), h, c, weight, known_TB4H=gates_TB4H[1:])
+        torch.autograd.backward(unroll(gates_x, starts(), h, c, weight, cached_gates_TB4H=gates_TB4H)[0].sum())
+    with pytest.raises(ValueError, match=r"cached_gates_TB4H has shape \[6, 3, "):
+        unroll(gates_x, starts(), h, c, weight, cached_gates_TB4H=gates_TB4H[1:])
 
 
 def test_functional_transforms_work_too() -> None:
@@ -307,7 +307,7 @@ def test_the_tangents_of_layers_with_known_gates_are_those_of_the_whole(
                 for name, p in numbers.items()
             }
             x = duals.pop("x")
-            out = functional_call(core, duals, (x, starts(), state), {"index_TB": index_TB, "known": known})
+            out = functional_call(core, duals, (x, starts(), state), {"index_TB": index_TB, "cached_gates": known})
             found: Tensor | None = forward_ad.unpack_dual(out.h_TBH).tangent
             assert found is not None
             return found

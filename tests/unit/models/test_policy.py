@@ -7,15 +7,17 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from leco.models.policy import DmlabPolicy, MiniGridPolicy, PolicyOutput
+from leco.models.kinds.minigrid import MiniGridPolicy
+from leco.models.kinds.pixels import PixelPolicy
+from leco.models.policy import PolicyOutput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Policy = MiniGridPolicy | DmlabPolicy
+Policy = MiniGridPolicy | PixelPolicy
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 
-POLICIES = [(MiniGridPolicy, 7), (DmlabPolicy, 9)]
+POLICIES = [(MiniGridPolicy, 7), (PixelPolicy, 9)]
 T, B = 5, 2
 
 
@@ -33,7 +35,7 @@ def batch(policy: Policy, seed: int = 0) -> Batch:
     else:
         observation = torch.randint(0, 256, (T, B, 72, 96, 3), generator=generator, dtype=torch.uint8)
     start_TB = torch.tensor([[0, 1], [0, 0], [1, 0], [0, 0], [0, 1]], dtype=torch.bool)
-    action_TB = torch.randint(0, policy.actions, (T, B), generator=generator).masked_fill(start_TB, -1)
+    action_TB = torch.randint(0, policy.num_actions, (T, B), generator=generator).masked_fill(start_TB, -1)
     reward_TB = torch.randn(T, B, generator=generator, dtype=torch.float64)
     return observation, start_TB, action_TB, reward_TB
 
@@ -94,7 +96,7 @@ def test_parameter_counts() -> None:
     stages = [(a * 9 + 1) * b + 4 * (b * 9 + 1) * b for a, b in ((3, 16), (16, 32), (32, 32))]
     core = 2 * 4 * width * (width + width + 1)
     heads = (width + 1) * (actions + 1)
-    assert count(DmlabPolicy(actions)) == sum(stages) + (3456 + 1) * 256 + core + heads == 2_119_486
+    assert count(PixelPolicy(actions)) == sum(stages) + (3456 + 1) * 256 + core + heads == 2_119_486
 
 
 @pytest.mark.parametrize(("kind", "actions"), POLICIES)
@@ -157,7 +159,7 @@ def test_minigrid_begins_orthogonal_so_that_what_is_seen_reaches_the_core() -> N
 
 
 def test_dmlab_scales_pixels_and_feeds_back_action_and_reward() -> None:
-    policy = make(DmlabPolicy, 9)
+    policy = make(PixelPolicy, 9)
     images: list[Tensor] = []
     inputs: list[Tensor] = []
     policy.encoder.get_submodule("1").register_forward_pre_hook(lambda _, arguments: images.append(arguments[0]))
@@ -251,7 +253,7 @@ def test_distinct_observations_give_what_all_of_them_give(kind: type[Policy], ac
     with forward_ad.dual_level():
         parameters = {n: forward_ad.make_dual(p.detach(), along[n]) for n, p in policy.named_parameters()}
         whole, few = few_UO[index_TB], {"index_TB": index_TB}
-        for given, keywords in ((whole, {}), (few_UO, few), (few_UO, {**few, "known": once.gates})):
+        for given, keywords in ((whole, {}), (few_UO, few), (few_UO, {**few, "cached_gates": once.gates})):
             arguments = (given, *rest, state_of(policy))
             output = torch.func.functional_call(policy, parameters, arguments, keywords)
             dual.append(forward_ad.unpack_dual(output.logits_TBA).tangent.clone())

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from leco.algo.quantize import quantize
-from leco.models.intrinsic import dmlab_intrinsic, minigrid_intrinsic
+from leco.models.intrinsic import build_hash_module
+from leco.models.kinds.table import MINIGRID, PIXELS
 from leco.models.vq import LSHBottleneck, VectorQuantizer
 
 N, D, SIZE = 6, 4, (3, 2)
@@ -99,13 +100,13 @@ def test_the_pressure_makes_bits() -> None:
 
 
 def test_sizes_are_those_of_the_paper() -> None:
-    for make, units, code_bits, width in ((minigrid_intrinsic, 256, 25, 4), (dmlab_intrinsic, 512, 62, 8)):
-        net = make(7, bits=True)
+    for kind, units, code_bits, width in ((MINIGRID, 256, 25, 4), (PIXELS, 512, 62, 8)):
+        net = build_hash_module(kind, 7, bits=True)
         assert isinstance(net.bottleneck, LSHBottleneck)
         assert net.bottleneck.projection_PF.shape == (code_bits, units)
         assert net.bottleneck.code_width == width
     view_N = torch.randint(3, (5, 7, 7, 3), dtype=torch.uint8)
-    for net in (minigrid_intrinsic(7, bits=True), minigrid_intrinsic(7)):
+    for net in (build_hash_module(MINIGRID, 7, bits=True), build_hash_module(MINIGRID, 7)):
         code_N = net.eval().code(view_N)
         assert code_N.dtype == torch.uint8
         assert code_N.shape == (5, net.bottleneck.code_width)

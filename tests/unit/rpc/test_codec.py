@@ -370,11 +370,11 @@ def test_flipped_and_missing_bytes_never_break_the_trajectory_decoder(data: st.D
 
 def played(task: str) -> tuple[Trajectory, TrajectorySpec]:
     """An unroll of a real task, with the observations of random play."""
-    env, random, steps = make(task, environments=1, seed=3), np.random.default_rng(0), 96
+    env, random, steps = make(task, num_envs=1, seed=3), np.random.default_rng(0), 96
     try:
         seen = [env.reset()[0]]
-        seen += [env.step(random.integers(0, env.actions, 1)).observation_EO[0] for _ in range(steps)]
-        spec = TrajectorySpec(steps, env.observation_shape, env.actions, (2, 2, 32))
+        seen += [env.step(random.integers(0, env.num_actions, 1)).observation_EO[0] for _ in range(steps)]
+        spec = TrajectorySpec(steps, env.observation_shape, env.num_actions, (2, 2, 32))
     finally:
         env.close()
     trajectory = make_trajectory(spec, [True] + [False] * steps)
@@ -522,7 +522,7 @@ def received(messages: Iterable[ParametersResponse], max_bytes: int = MIB) -> Pa
 
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 3_999_999])
 def test_parameters_survive_the_wire_bit_for_bit(chunk_bytes: int) -> None:
-    messages = list(parameters_to_messages(snapshot(), half_precision=False, chunk_bytes=chunk_bytes))
+    messages = list(parameters_to_messages(snapshot(), chunk_bytes=chunk_bytes))
     assert all(len(message.chunk) <= chunk_bytes for message in messages)
     result = received(messages)
     assert result.version == 12
@@ -536,42 +536,15 @@ def test_parameters_survive_the_wire_bit_for_bit(chunk_bytes: int) -> None:
 
 def test_a_large_snapshot_travels_in_messages_under_4_mb() -> None:
     tensors: dict[str, Array] = {"x": np.arange(5 * MIB // 8), "y": np.ones(3, np.uint8)}
-    messages = list(parameters_to_messages(ParameterSnapshot(1, tensors), half_precision=False))
+    messages = list(parameters_to_messages(ParameterSnapshot(1, tensors)))
     assert [len(message.chunk) for message in messages[1:]] == [2 * MIB, 2 * MIB, MIB + 3]
     np.testing.assert_array_equal(received(messages, 6 * MIB).tensors["x"], tensors["x"])
 
 
-def test_half_precision_halves_floats_and_leaves_the_rest_alone() -> None:
-    sent = snapshot().tensors
-    result = received(parameters_to_messages(snapshot(), half_precision=True)).tensors
-    assert {name: tensor.dtype.name for name, tensor in result.items()} == {
-        "policy.weight": "float16",
-        "policy.steps": "int64",
-        "hash.scale": "float16",
-        "hash.mask": "bool",
-        "empty": "float16",
-    }
-    for name in sent:
-        np.testing.assert_allclose(result[name], sent[name], rtol=2**-11)
-    np.testing.assert_array_equal(result["policy.steps"], sent["policy.steps"])
-
-
-def test_half_precision_never_makes_a_number_infinite() -> None:
-    tensors: dict[str, Array] = {
-        "variance": np.array([1.0, 70_000.0], np.float32),
-        "mean": np.array([1.0, 65_504.0], np.float32),
-        "already": np.array([np.inf, np.nan, 1.0], np.float32),
-    }
-    result = received(parameters_to_messages(ParameterSnapshot(1, tensors), half_precision=True)).tensors
-    assert [tensor.dtype.name for tensor in result.values()] == ["float32", "float16", "float16"]
-    for name, tensor in tensors.items():
-        np.testing.assert_array_equal(result[name], tensor)
-
-
-def test_half_precision_hides_no_type_that_the_wire_does_not_have() -> None:
+def test_a_type_that_the_wire_does_not_have_is_refused() -> None:
     wide = ParameterSnapshot(1, {"x": np.zeros(2, np.longdouble)})
     with pytest.raises(CodecError, match=rf"^array 'x' has dtype {np.dtype(np.longdouble)}, "):
-        parameters_to_messages(wide, half_precision=True)
+        parameters_to_messages(wide)
 
 
 def test_an_empty_stream_means_nothing_newer() -> None:
@@ -579,7 +552,7 @@ def test_an_empty_stream_means_nothing_newer() -> None:
 
 
 def test_a_snapshot_without_elements_is_a_header_alone() -> None:
-    messages = list(parameters_to_messages(ParameterSnapshot(1, {"x": np.zeros(0)}), half_precision=False))
+    messages = list(parameters_to_messages(ParameterSnapshot(1, {"x": np.zeros(0)})))
     assert [message.WhichOneof("message") for message in messages] == ["header"]
     assert received(messages, 0).tensors["x"].shape == (0,)
 
@@ -587,7 +560,7 @@ def test_a_snapshot_without_elements_is_a_header_alone() -> None:
 @pytest.mark.parametrize("chunk_bytes", [0, -1, 4_000_000])
 def test_a_chunk_size_that_the_contract_forbids_is_refused_at_the_call(chunk_bytes: int) -> None:
     with pytest.raises(ValueError, match=rf"^chunk_bytes is {chunk_bytes}, expected 1 to 3999999$"):
-        parameters_to_messages(snapshot(), half_precision=False, chunk_bytes=chunk_bytes)
+        parameters_to_messages(snapshot(), chunk_bytes=chunk_bytes)
 
 
 def header(**changes: Any) -> ParametersResponse:
@@ -671,7 +644,7 @@ def test_a_chunk_of_4_mb_is_refused() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_damaged_missing_and_moved_messages_never_give_other_parameters(data: st.DataObject) -> None:
-    pieces = [m.SerializeToString() for m in parameters_to_messages(snapshot(), half_precision=True, chunk_bytes=32)]
+    pieces = [m.SerializeToString() for m in parameters_to_messages(snapshot(), chunk_bytes=32)]
     whole = list(range(len(pieces)))
     order = data.draw(st.just(whole) | st.permutations(whole) | st.sets(st.sampled_from(whole), min_size=1).map(sorted))
     stream = [bytearray(pieces[index]) for index in order]
@@ -684,7 +657,7 @@ def test_damaged_missing_and_moved_messages_never_give_other_parameters(data: st
     assert result is not None
     # The CRC guards only the payload: damage to the header may give another version, name, type or shape.
     if order[damaged] != 0:
-        truth = received(parameters_to_messages(snapshot(), half_precision=True))
+        truth = received(parameters_to_messages(snapshot()))
         assert result.version == truth.version
         assert list(result.tensors) == list(truth.tensors)
         for name, tensor in truth.tensors.items():
@@ -694,7 +667,7 @@ def test_damaged_missing_and_moved_messages_never_give_other_parameters(data: st
 def test_receiving_holds_one_buffer_and_one_chunk() -> None:
     size, part = 8 * MIB, MIB // 4
     sent = ParameterSnapshot(1, {"x": np.zeros(size, np.uint8)})
-    messages = list(parameters_to_messages(sent, half_precision=False, chunk_bytes=part))
+    messages = list(parameters_to_messages(sent, chunk_bytes=part))
     assert size <= peak_bytes(lambda: parameters_from_messages(messages, max_bytes=size)) < size + 3 * part
 
 

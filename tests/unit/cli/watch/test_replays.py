@@ -15,7 +15,6 @@ WALL = 2
 FACTS = Facts(
     run="run",
     task="Empty-5x5",
-    simulator="minigrid",
     method="leco",
     actions=("left", "right", "forward"),
     updates=10,

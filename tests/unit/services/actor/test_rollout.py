@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from leco.envs.registry import make
 from leco.models.policy import Policy
 from services.actor.rollout import RolloutWorker, Unroll
+from support.uncompiled import make_uncompiled
 
 ENVIRONMENTS, STEPS, UNROLLS, SEED = 5, 23, 6, 11
 TASK = "MultiRoom-N2-S4"  # 40 actions at most
@@ -32,7 +32,7 @@ def small_policy(seed: int = 0) -> Policy:
 
 
 def played(policy: Policy, *, unrolls: int = UNROLLS, seed: int = SEED, steps: int = STEPS) -> list[Unroll]:
-    env = make(TASK, ENVIRONMENTS, SEED, compiled=False)
+    env = make_uncompiled(TASK, ENVIRONMENTS, SEED)
     player = RolloutWorker(env, policy, seed, env.reset())
     return [player.play(steps) for _ in range(unrolls)]
 
@@ -48,7 +48,7 @@ def unrolls(policy: Policy) -> list[Unroll]:
 
 
 def test_an_unroll_is_what_the_environments_did(unrolls: list[Unroll]) -> None:
-    twin = make(TASK, ENVIRONMENTS, SEED, compiled=False)
+    twin = make_uncompiled(TASK, ENVIRONMENTS, SEED)
     observation_EO, start_E = twin.reset(), np.ones(ENVIRONMENTS, bool)
     return_E, length_E = np.zeros(ENVIRONMENTS), np.zeros(ENVIRONMENTS, int)
     ended = solved = 0
@@ -118,7 +118,7 @@ def test_one_call_of_the_policy_over_an_unroll_gives_the_logits_that_acted(
 
 
 def test_nothing_of_an_unroll_changes_when_playing_goes_on(policy: Policy) -> None:
-    env = make(TASK, ENVIRONMENTS, SEED, compiled=False)
+    env = make_uncompiled(TASK, ENVIRONMENTS, SEED)
     player = RolloutWorker(env, policy, SEED, env.reset())
     unroll = player.play(STEPS)
     before = [np.array(array) for array in unroll[:-1]]
@@ -140,7 +140,7 @@ def test_the_seed_decides_what_is_played(policy: Policy, unrolls: list[Unroll]) 
 
 
 def test_a_restart_forgets_everything(policy: Policy, unrolls: list[Unroll]) -> None:
-    env = make(TASK, ENVIRONMENTS, SEED + 7, compiled=False)
+    env = make_uncompiled(TASK, ENVIRONMENTS, SEED + 7)
     player = RolloutWorker(env, policy, SEED + 7, env.reset())
     player.play(STEPS + 5)
     player.restart(SEED, env.reset(SEED))
@@ -158,7 +158,7 @@ def test_actions_have_the_probabilities_of_the_policy() -> None:
     with torch.no_grad():
         policy.policy_head.weight.zero_()
         policy.policy_head.bias.copy_(probability_A.log() + 3.0)  # logits need not be normalised
-    env = make("Empty-5x5", 8, 1, compiled=False)
+    env = make_uncompiled("Empty-5x5", 8, 1)
     action_TE = RolloutWorker(env, policy, 3, env.reset()).play(500).action_TE
     expected_A = probability_A.numpy() * action_TE.size
     observed_A = np.bincount(action_TE.ravel(), minlength=7)
@@ -170,7 +170,7 @@ def test_actions_have_the_probabilities_of_the_policy() -> None:
 
 
 def test_an_episode_that_was_given_up_says_so(policy: Policy) -> None:
-    env = make(TASK, ENVIRONMENTS, SEED, compiled=False)
+    env = make_uncompiled(TASK, ENVIRONMENTS, SEED)
     env.dropped_E = np.arange(ENVIRONMENTS) == 1  # type: ignore[attr-defined]  # as environments with engines have it
     unroll = RolloutWorker(env, policy, SEED, env.reset()).play(45)
     said = [{ending.summary.dropped for ending in each} for each in unroll.endings]

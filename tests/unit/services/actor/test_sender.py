@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 from prometheus_client import CollectorRegistry
 
 from leco.rpc.learner_client import Rejected
@@ -21,6 +23,7 @@ from support.waiting import PATIENCE, until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from leco.learning.state import Params
     from leco.types import Trajectory
 
 T, E, A = 3, 2, 4
@@ -73,10 +76,15 @@ class Learner:
 class Case:
     def __init__(self, count: Callable[[Unroll], Any] | None = None) -> None:
         self.learner, self.registry = Learner(), CollectorRegistry()
-        self.sender = Sender(self.learner, count, ActorMetrics(self.registry))  # type: ignore[arg-type]
+        self.loaded: list[tuple[int, Params]] = []
+        counter: Any = None if count is None else SimpleNamespace(count=count, load_hash=self._load_hash)
+        self.sender = Sender(self.learner, counter, ActorMetrics(self.registry))  # type: ignore[arg-type]
 
-    def send(self, unroll: Unroll, version: int = 1, use_hash: Callable[[], None] = lambda: None) -> None:
-        self.sender.send(PendingUnroll(unroll, version, use_hash, UnrollTrace()))
+    def _load_hash(self, version: int, tensors: Params) -> None:
+        self.loaded.append((version, tensors))
+
+    def send(self, unroll: Unroll, version: int = 1, intrinsic: Params | None = None) -> None:
+        self.sender.send(PendingUnroll(unroll, version, intrinsic or {}, UnrollTrace()))
 
     @property
     def pushing(self) -> float:
@@ -139,14 +147,14 @@ def test_the_hash_is_made_ready_before_an_unroll_is_counted() -> None:
     counts_T = VisitCounts(np.ones(T, np.uint32), None)
 
     def count(_unroll: Unroll) -> list[Any]:
-        events.append("count")
+        events.append(f"count after {case.loaded[-1]}")
         return [counts_T, counts_T]
 
     case = Case(count)
     for version in (1, 2):
-        case.send(made(), version, lambda version=version: events.append(f"hash {version}"))  # type: ignore[misc]
+        case.send(made(), version, {"codebook": torch.tensor(version)})
     case.sender.finish()
-    assert events == ["hash 1", "count", "hash 2", "count"]
+    assert events == [f"count after {(v, {'codebook': torch.tensor(v)})}" for v in (1, 2)]
 
 
 def test_one_unroll_is_sent_and_none_waits() -> None:

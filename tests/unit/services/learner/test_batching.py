@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from leco.config.training import TrainingConfig
 from leco.learning.state import init
 from leco.learning.update import update
 from leco.methods.table import find_method
 from leco.types import EpisodeSummary
 from services.learner.batching import make_batch
 from support.learner_parts import A, T, networks, trajectory
+from support.training_case import paper_config
 
 CPU = torch.device("cpu")
 FIELDS = {
@@ -51,7 +51,7 @@ def test_types_are_those_that_an_update_takes() -> None:
     assert batch.previous_reward_B.dtype == batch.reward_TB.dtype == batch.core_state.dtype == torch.float32
     assert batch.count_TB is not None
     assert batch.count_TB.dtype == torch.int64
-    after, _ = update(networks(), init(networks()), batch, find_method("no-int"), TrainingConfig())
+    after, _ = update(networks(), init(networks()), batch, find_method("no-int"), paper_config())
     assert after.updates == 1
 
 
