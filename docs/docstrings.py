@@ -12,6 +12,10 @@ from typing import Any
 import griffe
 
 _ENTRY = re.compile(r"(?P<name>[^\s|`-](?:\S| (?! ))*) {2,}(?P<meaning>\S.*)")
+_AXIS = re.compile(
+    r" {3,}(?=[A-Z](?:\.{3})?(?:, [A-Z])* {2,}\S)"
+)  # the next entry, where several are on a line: T ...   B ...
+_RETURNS = re.compile(r"(?<=^Returns:\n    )(?=\S* [^:\n]*:)", re.MULTILINE)
 
 
 class Columns(griffe.Extension):
@@ -19,18 +23,21 @@ class Columns(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Called for each object once it is loaded."""
-        if obj.docstring:
-            paragraphs = re.split(r"\n{2,}", obj.docstring.value)
-            obj.docstring.value = "\n\n".join(map(_as_list, paragraphs))
+        if not obj.docstring:
+            return
+        text = "\n\n".join(map(_as_list, re.split(r"\n{2,}", obj.docstring.value)))
+        if isinstance(obj, griffe.Function):  # what is before a colon would be taken for the type
+            text = _RETURNS.sub(lambda _: f"{obj.returns}: ", text)
+        obj.docstring.value = text
 
 
 def _as_list(paragraph: str) -> str:
     """A list, if the paragraph is columns at the margin; otherwise what it was."""
     items: list[str] = []
     for line in paragraph.split("\n"):
-        entry = _ENTRY.fullmatch(line)
-        if entry:
-            items.append(f"- `{entry['name']}`: {entry['meaning']}")
+        entries = [_ENTRY.fullmatch(each) for each in _AXIS.split(line)]
+        if all(entries):
+            items += [f"- `{entry['name']}`: {entry['meaning']}" for entry in entries if entry]
         elif items and line.startswith(" "):
             items[-1] += f" {line.strip()}"
         else:
