@@ -5,7 +5,7 @@ READY := .venv/.ready
 PROTOS := $(wildcard proto/leco/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo unit test e2e lint k8s-lint proto proto-check proto-accept bench constraints clean
+.PHONY: help demo unit test e2e lint k8s-lint proto proto-check proto-accept bench constraints docs clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -70,6 +70,16 @@ bench: $(READY) ## Run the benchmarks; tables go to benchmarks/results
 	$(BIN)/python -W ignore benchmarks/end_to_end.py
 	$(BIN)/python -W ignore benchmarks/report.py
 
+.venv-docs/.ready: pyproject.toml # its own, so that .venv stays quick to set up; leco itself is not installed, only read
+	@echo "Setting up .venv-docs ..."
+	@$(PYTHON) -m venv --clear .venv-docs
+	@$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' > .venv-docs/requirements.txt
+	@.venv-docs/bin/pip install --quiet --disable-pip-version-check --requirement .venv-docs/requirements.txt
+	@touch $@
+
+docs: .venv-docs/.ready ## Build the documentation into site/, and check every link in it
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+
 constraints: ## Bring constraints.txt up to date (in a fresh environment)
 	$(PYTHON) -m venv --clear .venv-constraints
 	.venv-constraints/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
@@ -77,4 +87,4 @@ constraints: ## Bring constraints.txt up to date (in a fresh environment)
 	rm -rf .venv-constraints
 
 clean: ## Remove .venv and caches
-	rm -rf .venv .venv-checkov .k8s-lint .venv-sample-factory .envpool .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-checkov .venv-docs site .k8s-lint .venv-sample-factory .envpool .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
