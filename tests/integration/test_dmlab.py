@@ -507,6 +507,9 @@ def test_settings_that_cannot_be_are_named(name: str, value: str, expected: str)
 
 
 def test_the_renderer_reaches_the_module(lab: Lab) -> None:
+    lab.misbehave(renderer="hardware")
+    with pytest.raises(ValueError, match="the renderer is software"):
+        lab.make(1)
     lab.set(RENDERER="hardware")
     lab.make(1).reset()
 

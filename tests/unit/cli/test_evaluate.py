@@ -34,7 +34,6 @@ from leco.methods.table import find_method
 from leco.models.build import build
 from leco.models.fused_step import make_step_fn
 from leco.models.policy import MiniGridPolicy
-from leco.report.statistics import wilson
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,14 +63,6 @@ def policy(bias: Sequence[float] = (0.0, 0.0, 1.0, -3.0, -3.0, -3.0, -3.0)) -> M
     with torch.no_grad():
         made.policy_head.bias.copy_(torch.tensor(bias))
     return made
-
-
-def test_wilson_against_known_values() -> None:
-    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)  # Newcombe 1998, table I
-    assert wilson(15, 148) == pytest.approx((0.0624, 0.1605), abs=1e-4)
-    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
-    assert wilson(1, 29) == pytest.approx((0.0061, 0.1718), abs=1e-4)
-    assert wilson(20, 20) == pytest.approx((0.8389, 1.0), abs=1e-4)
 
 
 def naive(bias_policy: MiniGridPolicy, episodes: int, seed: int) -> list[tuple[float, int, bool]]:

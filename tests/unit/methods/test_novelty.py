@@ -23,7 +23,7 @@ from support.training_case import A, B, T, make_batch, networks
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from leco.learning.state import Batch, Networks, Params, TrainingState
+    from leco.learning.state import Batch, Networks, Params
 
 
 def leaves(tensors: Params) -> Params:
@@ -197,15 +197,6 @@ def test_rides_features_learn_from_both_models() -> None:
     for key, gradient in found.items():
         torch.testing.assert_close(gradient, naive[key], rtol=1e-7, atol=1e-11, msg=key)
         assert gradient.any(), key
-
-
-def trained(name: str, batch: Batch, updates: int, **settings: Any) -> tuple[TrainingState, list[dict[str, float]]]:
-    nets = networks(name)
-    state, kept = init(nets), []
-    for _ in range(updates):
-        state, stats = update(nets, state, batch, find_method(name), TrainingConfig(**settings))
-        kept.append(stats)
-    return state, kept
 
 
 def test_agacs_adversary_approaches_the_policy() -> None:
