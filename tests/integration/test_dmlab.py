@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from leco.cli import evaluate
 from leco.envs.dmlab import engine
 from leco.envs.dmlab.environment import ACTIONS, DmlabEnv, Machine
 from leco.envs.dmlab.level_cache import LevelCache
 from leco.envs.vector import episode_seed
+from leco.evaluation.recording import read_recording
 from leco.report.statistics import human_normalised
 from support.paths import DMLAB_STAND_IN
 from support.waiting import PATIENCE, until
+from support.zoo_case import saved_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -503,6 +507,9 @@ def test_settings_that_cannot_be_are_named(name: str, value: str, expected: str)
 
 
 def test_the_renderer_reaches_the_module(lab: Lab) -> None:
+    lab.misbehave(renderer="hardware")
+    with pytest.raises(ValueError, match="the renderer is software"):
+        lab.make(1)
     lab.set(RENDERER="hardware")
     lab.make(1).reset()
 
@@ -667,3 +674,35 @@ def test_scores_are_per_cent_of_the_way_from_random_play_to_people() -> None:
     assert human_normalised(-1.0, 0.0, 2.0) == -50
     with pytest.raises(ValueError, match="both score 3"):
         human_normalised(1.0, 3.0, 3.0)
+
+
+def test_leco_eval_plays_lasertag_to_the_end_with_an_engine_that_crashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Through the real adapter, with the stand-in for DeepMind Lab: episodes of 18 frames, which are five actions."""
+    run = saved_run(tmp_path / "run", updates=7, task="lasertag_three_opponents_small", method="no-int")
+    crash = {"do": "crash", "at": 9, "once": str(tmp_path / "once")}
+    for name, value in (("PYTHONPATH", DMLAB_STAND_IN), ("LECO_DMLAB_CACHE", "off"), ("LECO_DMLAB_PYTHON", "")):
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("DMLAB_STAND_IN", json.dumps({"frames": 18, "step": crash}))
+    picture, written = tmp_path / "film.gif", tmp_path / "numbers.json"
+    evaluate.main([str(run), "--episodes=10", f"--video={picture}", f"--json={written}"])
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "lasertag_three_opponents_small, no-int, after 7 updates: 10 fresh episodes"
+    assert [line.split()[0] for line in lines[1:4]] == ["success", "mean", "normalised"]
+    assert lines[4:] == [
+        "mean length   5.0 actions",
+        "dropped       1, because their engine failed; others were played in their place",
+        f"recorded: {run / 'recordings' / '000000007-seed0.npz'}",
+        f"an episode of 5 actions: {picture}",
+    ]
+    found = json.loads(written.read_text())
+    assert (found["episodes"], found["dropped"], found["length"]) == (10, 1, 5.0)
+    assert found["human_normalised"] == pytest.approx(100 * (found["return"] + 0.214) / 18.764)
+    # An observation is 20 KB, so only two episodes are kept, each whole although one engine failed.
+    recording = read_recording(run / "recordings" / "000000007-seed0.npz")
+    assert [len(each.action_T) for each in recording.episodes] == [5, 5]
+    assert recording.episodes[0].observation_TO.shape == (6, 72, 96, 3)
+    assert recording.episodes[0].grid(0) is None
+    with Image.open(picture) as opened:
+        assert (opened.format, opened.size) == ("GIF", (960, 480))

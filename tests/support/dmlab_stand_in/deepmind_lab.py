@@ -9,6 +9,7 @@ The variable DMLAB_STAND_IN is JSON that makes it misbehave:
     frames        the episode ends after so many frames; 14,400 if not given
     step, reset, constructor   {"do": crash | exit | hang | raise | noise, "at": frame or number of the reset, "once": file}
                   once: only in the one process that succeeds in making this file
+    renderer      the only one that it takes
     compiled      a folder that gets a file for each level that was compiled and not taken from the cache
 """
 
@@ -63,6 +64,8 @@ class Lab:
             raise TypeError("observations must be list, config must be dict")
         if _text(renderer, "renderer") not in ("software", "hardware"):
             raise RuntimeError(f'Failed to set renderer must be "hardware" or "software" actual "{renderer}"!')
+        if renderer != self._hooks.get("renderer", renderer):
+            raise RuntimeError(f"the renderer is {renderer}")
         if _text(level, "level") not in [f"contributed/dmlab30/lasertag_three_opponents_{each}" for each in _LEVELS]:
             raise RuntimeError(f"Invalid levelName flag '{level}'")
         settings = {"width": "320", "height": "240", "fps": "60", "mixerSeed": "0"}

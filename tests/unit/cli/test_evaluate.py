@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +34,6 @@ from leco.methods.table import find_method
 from leco.models.build import build
 from leco.models.fused_step import make_step_fn
 from leco.models.kinds.minigrid import MiniGridPolicy
-from leco.report.statistics import wilson
-from support.paths import DMLAB_STAND_IN
 from support.uncompiled import make_uncompiled
 
 if TYPE_CHECKING:
@@ -64,14 +61,6 @@ def policy(bias: Sequence[float] = (0.0, 0.0, 1.0, -3.0, -3.0, -3.0, -3.0)) -> M
     with torch.no_grad():
         made.policy_head.bias.copy_(torch.tensor(bias))
     return made
-
-
-def test_wilson_against_known_values() -> None:
-    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)  # Newcombe 1998, table I
-    assert wilson(15, 148) == pytest.approx((0.0624, 0.1605), abs=1e-4)
-    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
-    assert wilson(1, 29) == pytest.approx((0.0061, 0.1718), abs=1e-4)
-    assert wilson(20, 20) == pytest.approx((0.8389, 1.0), abs=1e-4)
 
 
 def naive(bias_policy: MiniGridPolicy, episodes: int, seed: int) -> list[tuple[float, int, bool]]:
@@ -274,38 +263,6 @@ def test_a_new_episode_knows_nothing_of_the_one_before(monkeypatch: pytest.Monke
         assert (reward_E[start_E] == 0).all()
         assert (reward_E[1:][~start_E[1:]] > 0).all()
     assert sum(start_E.sum() for start_E, _, _ in seen) >= 30
-
-
-def test_lasertag_to_the_end_with_an_engine_that_crashes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Through the real adapter, with the stand-in for DeepMind Lab: episodes of 18 frames, which are five actions."""
-    run = saved_run(tmp_path, 7, task=LASERTAG)
-    crash = {"do": "crash", "at": 9, "once": str(tmp_path / "once")}
-    for name, value in (("PYTHONPATH", DMLAB_STAND_IN), ("LECO_DMLAB_CACHE", "off"), ("LECO_DMLAB_PYTHON", "")):
-        monkeypatch.setenv(name, str(value))
-    monkeypatch.setenv("DMLAB_STAND_IN", json.dumps({"frames": 18, "step": crash}))
-    picture, written = tmp_path / "film.gif", tmp_path / "numbers.json"
-    evaluate.main([str(run), "--episodes=10", f"--video={picture}", f"--json={written}"])
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == "lasertag_three_opponents_small, no-int, after 7 updates: 10 fresh episodes"
-    assert [line.split()[0] for line in lines[1:4]] == ["success", "mean", "normalised"]
-    assert lines[4:] == [
-        "mean length   5.0 actions",
-        "dropped       1, because their engine failed; others were played in their place",
-        f"recorded: {run / 'recordings' / '000000007-seed0.npz'}",
-        f"an episode of 5 actions: {picture}",
-    ]
-    found = json.loads(written.read_text())
-    assert (found["episodes"], found["dropped"], found["length"]) == (10, 1, 5.0)
-    assert found["human_normalised"] == pytest.approx(100 * (found["return"] + 0.214) / 18.764)
-    # An observation is 20 KB, so only two episodes are kept, each whole although one engine failed.
-    recording = read_recording(run / "recordings" / "000000007-seed0.npz")
-    assert [len(each.action_T) for each in recording.episodes] == [5, 5]
-    assert recording.episodes[0].observation_TO.shape == (6, 72, 96, 3)
-    assert recording.episodes[0].grid(0) is None
-    with Image.open(picture) as opened:
-        assert (opened.format, opened.size) == ("GIF", (960, 480))
 
 
 def saved_run(folder: Path, *updates: int, task: Task = TASK) -> Path:

@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from leco.report.statistics import GRID, interquartile_mean, mean_interval, over_seeds, stratified
+from leco.report.statistics import GRID, interquartile_mean, mean_interval, over_seeds, stratified, wilson
 
 
 def test_the_interquartile_mean_is_the_mean_of_the_middle_half() -> None:
@@ -63,3 +63,11 @@ def test_curves_that_do_not_overlap_have_no_mean() -> None:
         [(np.array([1.0, 2.0]), np.zeros(2)), (np.array([3.0, 4.0]), np.zeros(2)), (np.empty(0), np.empty(0))]
     )
     assert len(line.x) == 0
+
+
+def test_wilson_against_known_values() -> None:
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)  # Newcombe 1998, table I
+    assert wilson(15, 148) == pytest.approx((0.0624, 0.1605), abs=1e-4)
+    assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
+    assert wilson(1, 29) == pytest.approx((0.0061, 0.1718), abs=1e-4)
+    assert wilson(20, 20) == pytest.approx((0.8389, 1.0), abs=1e-4)
