@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from services.hashcount.store import Outcome
 
-LIMIT = 8 << 20
+LIMIT = 16 << 20
 
 
 @pytest.fixture
