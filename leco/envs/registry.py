@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from leco.envs.task import Family, Task
     from leco.envs.vector import VectorEnv
 
-FAMILIES: dict[str, Family] = {"minigrid": minigrid.FAMILY, "dmlab": dmlab.FAMILY, "vizdoom": vizdoom.FAMILY}
+FAMILIES: dict[str, Family] = {
+    "minigrid": minigrid.FAMILY,
+    "dmlab": dmlab.FAMILY,
+    "vizdoom": vizdoom.FAMILY,
+}
 TASKS: dict[str, Task] = {task.name: task for family in FAMILIES.values() for task in family.tasks}
 
 

@@ -50,7 +50,7 @@ def read_experiment(run: Path) -> Experiment:
     return parse(config.read_text())
 
 
-def trained_state(run: Path, checkpoint: str) -> Trained:
+def trained_state(run: Path, checkpoint: str = "newest") -> Trained:
     """What a run had learned at a checkpoint, or what an entry of the zoo can do.
 
     Raises:

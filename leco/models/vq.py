@@ -1,7 +1,7 @@
 """What z_e passes on its way to the decoder, and what an observation's code is read from: VQ, or AE-LSH's bits.
 
-Both have the same face: `forward` gives what the decoder sees and the terms of the loss that only the bottleneck knows,
-`code` gives fixed-width bytes.
+Both have the same face: `forward` gives what the decoder sees and, as VQ layers do everywhere, the bottleneck's own terms of the
+loss, whose mathematics is in leco/algo; `code` gives fixed-width bytes.
 
 Shapes:
 

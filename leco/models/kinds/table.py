@@ -92,7 +92,10 @@ decoder_samples = 96
 """,
 )
 
-KINDS = (MINIGRID, PIXELS)
+KINDS = (
+    MINIGRID,
+    PIXELS,
+)
 
 
 class Autoencoder(NamedTuple):
