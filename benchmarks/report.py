@@ -106,8 +106,8 @@ def make_runs(folder: Path, method: str) -> None:
         (run / "config.toml").write_text(to_toml(ours))
         write_metrics(run / "metrics.csv", ours)
         for updates in milestone_updates(ours):
-            facts = dataclasses.replace(played.facts, updates=updates, frames=updates * 1536)
-            write_recording(run / FOLDER / recording_name(facts), Recording(facts, played.episodes))
+            metadata = dataclasses.replace(played.metadata, updates=updates, frames=updates * 1536)
+            write_recording(run / FOLDER / recording_name(metadata), Recording(metadata, played.episodes))
 
 
 def write_metrics(path: Path, experiment: Experiment) -> None:

@@ -1,6 +1,6 @@
 """Benchmarks of what flows between actors and the learner: `python benchmarks/stream.py`, or with --help.
 
-Trajectories: the learner's own server, servicer and intake are in this process, with a thread that takes batches away as a
+Trajectories: the learner's own server, servicer and queue are in this process, with a thread that takes batches away as a
 trainer would; clients are processes that push unrolls of DMLab's size through `LearnerClient` over loopback. Beside it, in
 turns, the same clients send messages of the same size as bytes through a bare gRPC stream into this process: what gRPC itself
 can do here. Parameters: the same servicer publishes, a client process asks as an actor does, and a short real training shows
@@ -147,7 +147,7 @@ class Learner:
     def __init__(self) -> None:
         self.stacks = False
         metrics = LearnerMetrics(CollectorRegistry())
-        self._intake = TrajectoryQueue(
+        self._queue = TrajectoryQueue(
             capacity=BATCH + CLIENTS * ENVIRONMENTS,
             window=ENVIRONMENTS,
             max_policy_lag=1_000_000,
@@ -155,7 +155,7 @@ class Learner:
             metrics=metrics,
             on_episodes=lambda _version, _episodes: None,
         )
-        self.servicer = LearnerServicer(RUN, self._intake, metrics, software_version=metadata.version("leco"))
+        self.servicer = LearnerServicer(RUN, self._queue, metrics, software_version=metadata.version("leco"))
 
     async def __aenter__(self) -> Self:
         interceptor = RpcInterceptor(RpcMetrics(CollectorRegistry(), "learner"), max_seconds=60, max_calls=64)
@@ -171,13 +171,13 @@ class Learner:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._intake.close()
+        self._queue.close()
         await self._server.drain(0)
         await self._bare.stop(0)
 
     def _take(self) -> None:
         device = torch.device("cpu")
-        while (batch := self._intake.take(BATCH)) is not None:
+        while (batch := self._queue.take(BATCH)) is not None:
             if self.stacks:
                 make_batch(batch, device, max_steps=EPISODE)
 

@@ -33,16 +33,6 @@ def mixed_bonus(r_ep: Tensor, run_count: Tensor, share: float) -> Tensor:
     return (1 - share) * r_ep + share * episodic_bonus(run_count, r_ep.dtype)
 
 
-def adapted_lambda(lambda_: float, r_ep: Tensor) -> float:
-    """The lambda' with lambda' : (1 - lambda') = lambda m : (1 - lambda), where m is the mean of r_ep.
-
-    So the modulator, whose largest value is 1 whatever the count, keeps its share of r_i when novelty as a whole becomes
-    small. lambda itself where everything is new; 0 and 1 stay what they are.
-    """
-    modulated = lambda_ * r_ep.mean().item()
-    return modulated / (1 - lambda_ + modulated) if lambda_ < 1 else lambda_
-
-
 def soft_asymmetric(reward: Tensor) -> Tensor:
     """5 tanh(r / 5), times 0.3 where it is negative: large rewards count for less, and losses for less than gains. Any shape."""
     squeezed = 5 * torch.tanh(reward / 5)

@@ -7,7 +7,7 @@ or of `ActingParams` under its path, such as `policy_adam/exp_avg/policy_head.bi
     format    version of all this
     names     paths of all tensors and counters, in the order of the state
     counters  the state's integers, by path
-    facts     what else the caller wants to know again: the run, the method, ...
+    metadata     what else the caller wants to know again: the run, the method, ...
     sha256    of the above and of the tensors, since safetensors itself does not notice a changed bit
 """
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     Leaves = dict[str, Tensor | int]  # by path
 
 FORMAT = 1
-MAX_HEADER_BYTES = 2**20  # names, shapes, counters and facts; LECO's state for MiniGrid has 25 KB of them
+MAX_HEADER_BYTES = 2**20  # names, shapes, counters and metadata; LECO's state for MiniGrid has 25 KB of them
 KEY = "leco"
 
-Fact = str | int | float | bool
+MetadataValue = str | int | float | bool
 State = TypeVar("State", bound="tuple[object, ...]")  # a NamedTuple of tensors, counters and such NamedTuples
 
 
@@ -47,16 +47,16 @@ class SavedStateError(ValueError):
     """A file that does not hold the state that was asked for. The text says why, and what to do."""
 
 
-def save(path: str | Path, state: TrainingState | ActingParams, facts: Mapping[str, Fact]) -> None:
+def save(path: str | Path, state: TrainingState | ActingParams, metadata: Mapping[str, MetadataValue]) -> None:
     """Writes a state to a file, all or nothing: after a crash at any moment the old file is there, or the new one.
 
-    Equal states and facts give equal bytes. One writer at a time: of two at once, one may fail, but neither spoils the file.
+    Equal states and metadata give equal bytes. One writer at a time: of two at once, one may fail, but neither spoils the file.
 
-    facts  small values by name, which `load` gives back; floats must be finite
+    metadata  small values by name, which `load` gives back; floats must be finite
     """
-    for name, fact in facts.items():
-        if not (isinstance(name, str) and _is_fact(fact)):
-            raise ValueError(f"fact {name!r} is {fact!r}, expected a str, bool, int or finite float")
+    for name, value in metadata.items():
+        if not (isinstance(name, str) and _is_metadata_value(value)):
+            raise ValueError(f"value {name!r} is {value!r}, expected a str, bool, int or finite float")
     leaves = dict(_leaves(state, ""))
     # Copies, because safetensors refuses tensors that share memory or have gaps.
     tensors = {p: x.detach().cpu().contiguous().clone() for p, x in leaves.items() if isinstance(x, Tensor)}
@@ -64,17 +64,17 @@ def save(path: str | Path, state: TrainingState | ActingParams, facts: Mapping[s
         "format": FORMAT,
         "names": list(leaves),
         "counters": {p: x for p, x in leaves.items() if not isinstance(x, Tensor)},
-        "facts": dict(facts),
+        "facts": dict(metadata),
     }
     document["sha256"] = _digest(document, tensors)
     data = safetensors.torch.save(tensors, {KEY: _text(document)})
     if (size := _header_size(data)) > MAX_HEADER_BYTES:
-        raise ValueError(f"names and facts take {size} bytes, expected at most {MAX_HEADER_BYTES}: save fewer facts")
+        raise ValueError(f"names and metadata take {size} bytes, expected at most {MAX_HEADER_BYTES}: save less of it")
     atomic_write(Path(path), data)
 
 
-def load(path: str | Path, like: State) -> tuple[State, dict[str, Fact]]:
-    """A saved state, bit for bit, and its facts.
+def load(path: str | Path, like: State) -> tuple[State, dict[str, MetadataValue]]:
+    """A saved state, bit for bit, and its metadata.
 
     like  a state of the same networks, for example a fresh one; it gives structure, shapes, types and devices, and so the
           most memory that a file can claim
@@ -86,11 +86,11 @@ def load(path: str | Path, like: State) -> tuple[State, dict[str, Fact]]:
     with Path(path).open("rb") as file:
         data = file.read(most + 1)
     try:
-        found, facts = _decoded(data, expected, most)
+        found, metadata = _decoded(data, expected, most)
     except SavedStateError as error:
         raise SavedStateError(f"{path} {error}") from error.__cause__
     state: State = _filled(like, "", found)
-    return state, facts
+    return state, metadata
 
 
 _DAMAGED = "restore a copy of it, or remove it to begin anew"
@@ -129,8 +129,8 @@ def _filled(like: Any, path: str, leaves: Leaves) -> Any:
     )
 
 
-def _is_fact(fact: object) -> bool:
-    return type(fact) in (str, int, bool) or (type(fact) is float and math.isfinite(fact))
+def _is_metadata_value(value: object) -> bool:
+    return type(value) in (str, int, bool) or (type(value) is float and math.isfinite(value))
 
 
 def _text(document: Mapping[str, object]) -> str:
@@ -148,8 +148,8 @@ def _header_size(data: bytes) -> int:
     return int.from_bytes(data[:8], "little")
 
 
-def _decoded(data: bytes, expected: Leaves, most: int) -> tuple[Leaves, dict[str, Fact]]:
-    """The leaves of a file in their order, and its facts. Whatever is not as expected is refused."""
+def _decoded(data: bytes, expected: Leaves, most: int) -> tuple[Leaves, dict[str, MetadataValue]]:
+    """The leaves of a file in their order, and its metadata. Whatever is not as expected is refused."""
     if len(data) > most:
         raise SavedStateError(f"is larger than the {most} bytes that this state can take; {_ELSEWHERE}")
     document, tensors = _document(data), _tensors(data)
@@ -185,12 +185,12 @@ def _document(data: bytes) -> dict[str, Any]:
 def _well_formed(document: dict[str, Any]) -> bool:
     if document.keys() != {"format", "names", "counters", "facts", "sha256"}:
         return False
-    counters, facts, names = document["counters"], document["facts"], document["names"]
+    counters, metadata, names = document["counters"], document["facts"], document["names"]
     return (
         isinstance(counters, dict)
         and all(type(counter) is int for counter in counters.values())
-        and isinstance(facts, dict)
-        and all(_is_fact(fact) for fact in facts.values())
+        and isinstance(metadata, dict)
+        and all(_is_metadata_value(value) for value in metadata.values())
         and isinstance(names, list)
         and all(isinstance(name, str) for name in names)
     )

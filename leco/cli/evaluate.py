@@ -96,10 +96,10 @@ def _evaluate(given: argparse.Namespace, checkpoint: str) -> None:
 def _record(run: Path, recording: Recording) -> None:
     """Writes the recording; a run that cannot be written to can still be evaluated, and an entry of the zoo is only read."""
     if is_entry(run):
-        sentence = absent(find_method(recording.facts.method))
+        sentence = absent(find_method(recording.metadata.method))
         sys.stdout.write(f"not recorded: an entry of the zoo is only read. {sentence}".rstrip() + "\n")
         return
-    path = run / FOLDER / recording_name(recording.facts)
+    path = run / FOLDER / recording_name(recording.metadata)
     try:
         write_recording(path, recording)
     except OSError as error:
@@ -116,8 +116,8 @@ def evaluation_json(trained: Trained, result: Result, how: Mapping[str, int]) ->
         result: How it went.
         how: The seed, and whether it was greedy.
     """
-    facts, task = trained.facts, find_task(trained.experiment.task)
-    of_run = {"updates": trained.updates, "frames": facts.get("frames"), "seconds": facts.get("seconds")}
+    metadata, task = trained.metadata, find_task(trained.experiment.task)
+    of_run = {"updates": trained.updates, "frames": metadata.get("frames"), "seconds": metadata.get("seconds")}
     known = {name: None if math.isnan(value) else value for name, value in numbers(result, task).items()}
     return {**of_run, **how, **known}
 

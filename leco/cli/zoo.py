@@ -133,7 +133,7 @@ def add(run: Path, zoo: Path, *, name: str | None, force: bool) -> Path:
     with new_entry(zoo / name, replace=force) as place:
         found = _evaluation(run, trained)
         rows = read_metrics(run / METRICS)
-        save(place / POLICY, acting_params(trained.state), trained.facts)
+        save(place / POLICY, acting_params(trained.state), trained.metadata)
         (place / CONFIG).write_bytes((run / CONFIG).read_bytes())
         (place / METRICS).write_text(to_csv(thinned(rows)), newline="")
         (place / EVALUATION).write_text(to_json(found))
@@ -171,8 +171,8 @@ def _provenance(run: Path, trained: Trained, rows: Sequence[dict[str, str]]) -> 
         "commit": _commit(run, starts),
         "seed": trained.experiment.seed,
         "updates": trained.updates,
-        "frames": trained.facts.get("frames", 0),
-        "seconds": trained.facts.get("seconds", 0.0),
+        "frames": trained.metadata.get("frames", 0),
+        "seconds": trained.metadata.get("seconds", 0.0),
         "learned": None if learned is None else learned._asdict(),
         "starts": starts,
     }

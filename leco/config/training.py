@@ -27,8 +27,6 @@ class TrainingConfig:
                 whole loss, for which the policy's real step serves
     modulator_learning_rate   None for that of the whole intrinsic module. An action's score is a sum over 512 units
                 whose weights Adam moves all at once, however rare the reward that moved them was
-    adaptive_lambda     whether lambda follows the magnitude of the novelty: the modulator then weighs, against the mean of r_ep
-                in the batch, what `lambda` says it should weigh against 1, and cannot drown a novelty that has become small
     run_count_weight   the share w of the run-wide count: r_ep = (1 - w) / sqrt(N in the episode) + w / sqrt(N in the run);
                 0 asks the hash-count service for no run-wide counts
     novelty_learning_rate   of the networks that only a novelty needs: RND's predictor, RIDE's dynamics, AGAC's adversary;
@@ -71,7 +69,6 @@ class TrainingConfig:
     policy_betas: tuple[float, float] = (0.9, 0.999)
     intrinsic_betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
-    adaptive_lambda: bool = False
     run_count_weight: float = 0.0
     agac_coef: float = 4e-4
     inner_loss: Literal["policy-gradient", "full"] = "policy-gradient"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import metadata
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from leco.config.experiment import method_of
 from leco.envs.registry import family_of, find_task
-from leco.evaluation.recording import Episode, Facts, Recording
+from leco.evaluation.recording import Episode, Metadata, Recording
 from leco.evaluation.scoring import EpisodeScorer
 
 if TYPE_CHECKING:
@@ -38,22 +38,22 @@ def make_recording(
         observation_shape=task.observation_shape,
         hash_config=experiment.hash,
     )
-    facts = Facts(
+    metadata = Metadata(
         run=run,
         task=task.name,
         method=experiment.method,
         actions=task.action_names or tuple(f"action {n}" for n in range(task.num_actions)),
         updates=trained.updates,
-        frames=int(trained.facts.get("frames", 0)),
+        frames=int(trained.metadata.get("frames", 0)),
         checkpoint=checkpoint,
         seed=seed,
         greedy=greedy,
         alpha=experiment.training.alpha,
         lambda_=scorer.lambda_,
-        leco=metadata.version("leco"),
+        leco=version("leco"),
     )
     scenes = _Scenes(task)
-    return Recording(facts, tuple(_episode(each, scorer, scenes) for each in played))
+    return Recording(metadata, tuple(_episode(each, scorer, scenes) for each in played))
 
 
 def _episode(played: Played, scorer: EpisodeScorer, scenes: _Scenes) -> Episode:

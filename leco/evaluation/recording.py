@@ -3,7 +3,7 @@
 A recording is one compressed .npz file, RUN/recordings/UPDATES-seedSEED.npz, of one checkpoint. It is read without pickle, so it
 can hold numbers and text, but never code. The episodes lie one after the other:
 
-    facts          uint8    JSON: what was played, by what; see `Facts`
+    metadata          uint8    JSON: what was played, by what; see `Metadata`
     steps          int64    [M]           T, the actions of each episode
     level          uint64   [M]           the seed that MiniGrid made its level from; 0 elsewhere
     solved         bool     [M]
@@ -66,7 +66,7 @@ class RecordingError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Metadata:
     """What was played, and by what.
 
     run         the name of the run's folder
@@ -126,13 +126,13 @@ class Episode(NamedTuple):
 class Recording:
     """All episodes of a file."""
 
-    facts: Facts
+    metadata: Metadata
     episodes: tuple[Episode, ...]
 
 
-def recording_name(facts: Facts) -> str:
+def recording_name(metadata: Metadata) -> str:
     """The name of the file within the folder `recordings` of a run."""
-    return f"{facts.updates:09d}-seed{facts.seed}{'-greedy' if facts.greedy else ''}.npz"
+    return f"{metadata.updates:09d}-seed{metadata.seed}{'-greedy' if metadata.greedy else ''}.npz"
 
 
 def write_recording(path: Path, recording: Recording) -> None:
@@ -142,7 +142,7 @@ def write_recording(path: Path, recording: Recording) -> None:
         raise ValueError("a recording needs at least one episode")
     grids, first = _together(episodes)
     arrays: dict[str, npt.NDArray[Any]] = {
-        "facts": np.frombuffer(_to_json(recording.facts), np.uint8),
+        "facts": np.frombuffer(_to_json(recording.metadata), np.uint8),
         "steps": np.array([len(each.action_T) for each in episodes], np.int64),
         "level": np.array([each.level for each in episodes], np.uint64),
         "solved": np.array([each.solved for each in episodes], np.bool_),
@@ -182,8 +182,8 @@ def read_recording(path: Path) -> Recording:
     """
     try:
         arrays = _arrays(path)
-        facts = _from_json(arrays["facts"].tobytes())
-        _check(arrays, len(facts.actions))
+        metadata = _from_json(arrays["facts"].tobytes())
+        _check(arrays, len(metadata.actions))
     except (zipfile.BadZipFile, ValueError, KeyError, TypeError, EOFError) as error:
         raise RecordingError(f"{path} is no recording of leco, or is damaged: {error}") from None
     ends = np.cumsum(arrays["steps"])
@@ -194,7 +194,7 @@ def read_recording(path: Path) -> Recording:
         parts += [arrays[name][actions] for name in _OF_ACTIONS]
         parts += [arrays[name][seen] for name in _OF_OBSERVATIONS]
         episodes.append(Episode._make([*parts, arrays["grid"]]))
-    return Recording(facts, tuple(episodes))
+    return Recording(metadata, tuple(episodes))
 
 
 def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -234,12 +234,12 @@ def _check(arrays: dict[str, npt.NDArray[Any]], actions: int) -> None:
         raise ValueError("the agent is outside its level")
 
 
-def _to_json(facts: Facts) -> bytes:
-    table = {name.rstrip("_"): value for name, value in dataclasses.asdict(facts).items()}
+def _to_json(metadata: Metadata) -> bytes:
+    table = {name.rstrip("_"): value for name, value in dataclasses.asdict(metadata).items()}
     return json.dumps({"format": FORMAT, **table}).encode()
 
 
-def _from_json(data: bytes) -> Facts:
+def _from_json(data: bytes) -> Metadata:
     table = json.loads(data)
     if table.pop("format") != FORMAT:
         raise ValueError(
@@ -247,4 +247,4 @@ def _from_json(data: bytes) -> Facts:
         )
     table["actions"] = tuple(table["actions"])
     table["lambda_"] = table.pop("lambda")
-    return Facts(**table)
+    return Metadata(**table)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from leco.algo.dedup import distinct
-from leco.algo.rewards import adapted_lambda, intrinsic_reward
+from leco.algo.rewards import intrinsic_reward
 from leco.learning.rewards import modulated, paid
 from leco.learning.state import Batch
 from leco.methods.novelty import NoveltyInput, compute_novelty
@@ -99,8 +99,7 @@ class EpisodeScorer:
             r_ep.append(self._novelty(batch))
             r_ta.append(self._modulation(batch, r_ep[-1]))
         r_ep_T, r_ta_T = torch.cat(r_ep), torch.cat(r_ta)
-        lambda_ = adapted_lambda(self.lambda_, r_ep_T) if self._config.adaptive_lambda else self.lambda_
-        r_i_T = intrinsic_reward(paid(r_ep_T, self._state.r_ep_mean, self._config), r_ta_T, lambda_)
+        r_i_T = intrinsic_reward(paid(r_ep_T, self._state.r_ep_mean, self._config), r_ta_T, self.lambda_)
         return EpisodeRewards(code_TW, count_T, *(each.numpy().astype(np.float32) for each in (r_ep_T, r_ta_T, r_i_T)))
 
     def _counted(self, observation_TO: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]:

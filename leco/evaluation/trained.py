@@ -16,7 +16,7 @@ from leco.learning.state import init
 from leco.models.build import build
 
 if TYPE_CHECKING:
-    from leco.checkpoint.state_file import Fact
+    from leco.checkpoint.state_file import MetadataValue
     from leco.config.experiment import Experiment
     from leco.learning.state import Networks, TrainingState
     from leco.models.policy import Policy
@@ -27,14 +27,14 @@ class Trained(NamedTuple):
 
     policy    with the checkpoint's parameters
     updates   after how many it was saved
-    facts     what else was saved: the frames, and the seconds that they took
+    metadata     what else was saved: the frames, and the seconds that they took
     networks, state   all of it; an entry's state has only what acts (`leco.checkpoint.snapshot.acting_state`)
     """
 
     experiment: Experiment
     policy: Policy
     updates: int
-    facts: dict[str, Fact]
+    metadata: dict[str, MetadataValue]
     networks: Networks
     state: TrainingState
 
@@ -60,12 +60,12 @@ def trained_state(run: Path, checkpoint: str = "newest") -> Trained:
     experiment = read_experiment(run)
     networks = build_networks(experiment)
     if is_entry(run):
-        params, facts = load(_policy(run, checkpoint), acting_params(init(networks)))
+        params, metadata = load(_policy(run, checkpoint), acting_params(init(networks)))
         state = acting_state(params, networks)
     else:
-        state, facts = load(_checkpoint(run, checkpoint, experiment), init(networks))
+        state, metadata = load(_checkpoint(run, checkpoint, experiment), init(networks))
     networks.policy.load_state_dict(state.policy)
-    return Trained(experiment, networks.policy, state.updates, facts, networks, state)
+    return Trained(experiment, networks.policy, state.updates, metadata, networks, state)
 
 
 def build_networks(experiment: Experiment) -> Networks:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from matplotlib.artist import Artist
 
-    from leco.evaluation.recording import Episode, Facts, Recording
+    from leco.evaluation.recording import Episode, Metadata, Recording
 
 FRAMES_PER_SECOND = 10
 LAST_FRAMES = 15  # the last picture stays for a moment
@@ -38,7 +38,7 @@ def film(recording: Recording, path: Path) -> int:
     Returns:
         How many pictures the video has.
     """
-    pictures = list(frames(recording.episodes[0], recording.facts))
+    pictures = list(frames(recording.episodes[0], recording.metadata))
     pictures += [pictures[-1]] * (LAST_FRAMES - 1)
     if path.suffix == ".gif":
         data = imageio.imwrite(
@@ -58,7 +58,7 @@ def film(recording: Recording, path: Path) -> int:
     return len(pictures)
 
 
-def frames(episode: Episode, facts: Facts) -> Iterator[np.ndarray]:
+def frames(episode: Episode, metadata: Metadata) -> Iterator[np.ndarray]:
     """Pictures [height, width, RGB] from before the first action to after the last.
 
     What stays the same is drawn once: matplotlib needs most of its time for it.
@@ -69,7 +69,7 @@ def frames(episode: Episode, facts: Facts) -> Iterator[np.ndarray]:
     level, curve = figure.subplots(1, 2)
     level.set_axis_off()
     picture = level.imshow(draw_moment(episode, 0, TILE), animated=True)
-    level.set_title(f"{facts.method} on {facts.task}, after {facts.frames:,} frames", fontsize=10)
+    level.set_title(f"{metadata.method} on {metadata.task}, after {metadata.frames:,} frames", fontsize=10)
     rewards = _known_rewards(episode)
     low = min([-0.05, *(float(each.min()) for each in rewards.values())])
     high = max([1.05, *(float(each.max()) for each in rewards.values())])
@@ -91,7 +91,7 @@ def frames(episode: Episode, facts: Facts) -> Iterator[np.ndarray]:
         picture.set_data(draw_moment(episode, t, TILE))
         for name, line in lines.items():
             line.set_data(np.arange(1, t + 1), rewards[name][:t])
-        words.set_text(_words(episode, facts, t))
+        words.set_text(_words(episode, metadata, t))
         for artist in moving:
             figure.draw_artist(artist)
         yield np.asarray(canvas.buffer_rgba())[..., :3].copy()
@@ -103,11 +103,11 @@ def _known_rewards(episode: Episode) -> dict[str, np.ndarray]:
     return {name: values_T for name, values_T in every.items() if np.isfinite(values_T).all()}
 
 
-def _words(episode: Episode, facts: Facts, t: int) -> str:
+def _words(episode: Episode, metadata: Metadata, t: int) -> str:
     """What happened last, in two lines."""
     if t == 0:
         return f"before the first of {len(episode.action_T)} actions\n "
-    action = facts.actions[episode.action_T[t - 1]]
+    action = metadata.actions[episode.action_T[t - 1]]
     seen = f", code seen {episode.count_T[t]} x" if episode.count_T[t] else ""
     rewards = "  ".join(f"{name} {values_T[t - 1]:5.2f}" for name, values_T in _known_rewards(episode).items())
     return f"{t:4}: {action}{seen}\n{rewards}"

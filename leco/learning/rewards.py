@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from leco.algo.rewards import (
-    adapted_lambda,
     intrinsic_reward,
     modulation,
     penalty_on_revisits,
@@ -67,9 +66,6 @@ def compute_rewards(
         r_ta_TB = modulated(heads.scores_TBA, batch, config, trust)
         stats["r_ta"] = r_ta_TB.mean()
     lambda_ = config.lambda_ if method.lambda_ is None else method.lambda_
-    if config.adaptive_lambda:
-        lambda_ = adapted_lambda(lambda_, r_ep_TB)
-        stats["lambda"] = torch.tensor(lambda_)
     r_i_TB = intrinsic_reward(paid(r_ep_TB, r_ep_mean, config), r_ta_TB, lambda_)
     stats["r_i"] = r_i_TB.mean()
     reward_TB = config.reward_scale * total_reward(r_e_TB, r_i_TB, config.alpha)

@@ -70,12 +70,12 @@ def places(recordings: Sequence[Recording]) -> list[Place]:
 
 def comparable(run: Run) -> list[Recording]:
     """The recordings of a run that were played in the same way: with drawn actions, and the seed that most of them have."""
-    every = [each for each in run.recorded() if not each.facts.greedy and each.episodes[0].grid(0) is not None]
+    every = [each for each in run.recorded() if not each.metadata.greedy and each.episodes[0].grid(0) is not None]
     if not every:
         return []
-    seeds = [each.facts.seed for each in every]
+    seeds = [each.metadata.seed for each in every]
     usual = max(sorted(set(seeds)), key=seeds.count)
-    return [each for each in every if each.facts.seed == usual]
+    return [each for each in every if each.metadata.seed == usual]
 
 
 def draw(run: Run, place: Place) -> list[Panel]:
@@ -202,10 +202,10 @@ def _extent(part: tuple[slice, slice]) -> tuple[float, float, float, float]:
 
 
 def _moment(recording: Recording) -> str:
-    frames = recording.facts.frames
+    frames = recording.metadata.frames
     if frames >= 1e6:
         return f"after {frames / 1e6:.2g} M frames"
-    return f"after {frames / 1e3:.3g} k frames" if frames else f"after {recording.facts.updates:,} updates"
+    return f"after {frames / 1e3:.3g} k frames" if frames else f"after {recording.metadata.updates:,} updates"
 
 
 def _start(episode: Episode) -> npt.NDArray[np.uint8]:

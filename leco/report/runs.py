@@ -219,10 +219,10 @@ def _evaluations(folder: Path, task: str, missing: list[str]) -> dict[Path, Eval
         except (RecordingError, OSError) as error:
             missing.append(str(error).replace(f"{folder}/", ""))
             continue
-        if not recording.facts.greedy:
+        if not recording.metadata.greedy:
             share = float(np.mean([each.solved for each in recording.episodes])) if solvable(task) else math.nan
             returns = float(np.mean([each.score for each in recording.episodes]))
-            found[path] = Evaluation(recording.facts.updates, len(recording.episodes), share, returns)
+            found[path] = Evaluation(recording.metadata.updates, len(recording.episodes), share, returns)
     return found
 
 

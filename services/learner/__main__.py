@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 import threading
-from importlib import metadata
+from importlib.metadata import version
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -69,7 +69,7 @@ async def serve(settings: LearnerSettings) -> None:
     rpc_metrics = RpcMetrics(registry, "learner")
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(start_tracing("learner"))
-        parts = compose(settings, LearnerMetrics(registry), stack)
+        parts = build_learner(settings, LearnerMetrics(registry), stack)
         metrics_port = None
         if settings.metrics_port is not None:
             host = settings.listen.rpartition(":")[0].strip("[]")
@@ -97,7 +97,7 @@ async def serve(settings: LearnerSettings) -> None:
         why = stopped.result() if stopped.done() else parts.trainer.ending
         log.info("draining", reason=why, seconds=settings.drain_seconds)
         parts.servicer.drain()
-        parts.intake.close()
+        parts.queue.close()
         try:
             await training  # the update in progress, and a checkpoint
         finally:
@@ -109,12 +109,14 @@ async def serve(settings: LearnerSettings) -> None:
 class LearnerComponents(NamedTuple):
     """What the service is made of."""
 
-    intake: TrajectoryQueue
+    queue: TrajectoryQueue
     servicer: LearnerServicer
     trainer: Trainer
 
 
-def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextlib.AsyncExitStack) -> LearnerComponents:
+def build_learner(
+    settings: LearnerSettings, metrics: LearnerMetrics, stack: contextlib.AsyncExitStack
+) -> LearnerComponents:
     """Reads the run's folder and makes the parts."""
     experiment = open_run(settings.run_dir, settings.config)
     torch.manual_seed(experiment.seed)
@@ -124,11 +126,11 @@ def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextli
     networks = Networks(*(net if net is None else net.to(device) for net in networks))  # type: ignore[arg-type]
     checkpoints = Checkpoints(settings.run_dir / "checkpoints", experiment.learner.keep_checkpoints)
     found = checkpoints.newest(init(networks))
-    state, facts = found if found is not None else (init(networks), {})
-    recorder = MetricsLogger(settings.run_dir, state.updates, clock_zero=clock_zero())
-    episodes = EpisodeStats(recorder.episodes)
-    stack.callback(recorder.close)
-    intake = TrajectoryQueue(
+    state, metadata = found if found is not None else (init(networks), {})
+    metrics_logger = MetricsLogger(settings.run_dir, state.updates, clock_zero=clock_zero())
+    episodes = EpisodeStats(metrics_logger.episodes)
+    stack.callback(metrics_logger.close)
+    queue = TrajectoryQueue(
         capacity=experiment.learner.queue_capacity,
         window=min(experiment.actors.num_envs, experiment.learner.queue_capacity),
         max_policy_lag=_max_lag(experiment),
@@ -141,21 +143,21 @@ def compose(settings: LearnerSettings, metrics: LearnerMetrics, stack: contextli
     specification = _specification(
         experiment, networks, run_name(settings.run_dir), task.observation_shape, task.num_actions
     )
-    servicer = LearnerServicer(specification, intake, metrics, software_version=metadata.version("leco"))
+    servicer = LearnerServicer(specification, queue, metrics, software_version=version("leco"))
     trainer = Trainer(
         experiment,
         networks,
         state,
-        intake=intake,
+        queue=queue,
         publish=servicer.publish,
         checkpoints=checkpoints,
-        recorder=recorder,
+        metrics_logger=metrics_logger,
         episodes=episodes,
         metrics=metrics,
         device=device,
-        best=float(facts.get("best_return", float("-inf"))),
+        best=float(metadata.get("best_return", float("-inf"))),
     )
-    return LearnerComponents(intake, servicer, trainer)
+    return LearnerComponents(queue, servicer, trainer)
 
 
 def _max_lag(experiment: Experiment) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from leco.checkpoint.state_file import Fact
+    from leco.checkpoint.state_file import MetadataValue
     from leco.learning.state import TrainingState
 
 log = structlog.get_logger("leco.learner")
@@ -45,7 +45,7 @@ class Checkpoints:
         # Far above all others: what was played before a crash is then older than any lag that is worth allowing.
         self._begun = self._reserved + RESERVED_VERSIONS if self._reserved else 0
 
-    def newest(self, like: TrainingState) -> tuple[TrainingState, dict[str, Fact]] | None:
+    def newest(self, like: TrainingState) -> tuple[TrainingState, dict[str, MetadataValue]] | None:
         """The newest checkpoint that can be read; None if there is none.
 
         Raises:
@@ -63,19 +63,19 @@ class Checkpoints:
             raise failure
         return None
 
-    def save(self, state: TrainingState, facts: Mapping[str, Fact], *, best: bool) -> None:
+    def save(self, state: TrainingState, metadata: Mapping[str, MetadataValue], *, best: bool) -> None:
         """Saves a state, and removes what is older than the newest few."""
         newest = self._folder / f"{state.updates:09d}.safetensors"
-        save(newest, state, facts)
+        save(newest, state, metadata)
         if best:
-            save(self._folder / "best.safetensors", state, facts)
+            save(self._folder / "best.safetensors", state, metadata)
         # A later one can only be damaged, and must not take the place of one that is not.
         for path in [each for each in self._saved() if each <= newest][: -self._keep]:
             path.unlink(missing_ok=True)
 
-    def keep(self, state: TrainingState, facts: Mapping[str, Fact]) -> None:
+    def keep(self, state: TrainingState, metadata: Mapping[str, MetadataValue]) -> None:
         """Saves a state for good."""
-        save(milestone_path(self._folder, state.updates), state, facts)
+        save(milestone_path(self._folder, state.updates), state, metadata)
 
     def version(self, updates: int) -> int:
         """A version for the parameters after so many updates: above every one that was published before this start.

@@ -32,7 +32,7 @@ class LearnerMetrics:
         self._playing(registry)
 
     def _receiving(self, registry: CollectorRegistry) -> None:
-        """Set by the intake and the servicer."""
+        """Set by the queue and the servicer."""
         self._taken = Counter(
             "leco_learner_trajectories_taken", "Trajectories handed to the trainer.", registry=registry
         )
@@ -112,7 +112,7 @@ class LearnerMetrics:
         )
 
     def _playing(self, registry: CollectorRegistry) -> None:
-        """Set by the intake from what actors report about episodes that ended."""
+        """Set by the queue from what actors report about episodes that ended."""
         self._episodes = Counter("leco_learner_episodes", "Episodes that ended.", registry=registry)
         self._solved = Counter(
             "leco_learner_solved_episodes", "Episodes that ended and that the task calls solved.", registry=registry
@@ -139,7 +139,7 @@ class LearnerMetrics:
         self._run.labels(name, task, method).set(1)
 
     def places(self, *, queued: int, outstanding: int, streams: int) -> None:
-        """Notes who has the places of the intake."""
+        """Notes who has the places of the queue."""
         self._queue.set(queued)
         self._credits.set(outstanding)
         self._streams.set(streams)

@@ -26,7 +26,7 @@ COLUMNS = (
     *("r_e", "r_ep", "r_ta", "r_i", "new_code_share", "distinct_share"),
     *("policy_gradient_loss", "value_loss", "entropy", "extrinsic_value_loss", "hash_loss", "gradient_norm"),
     *("explained_variance", "rho", "trust"),
-    *("novelty_loss", "rnd_error", "forward_loss", "inverse_loss", "adversary_kl", "lambda"),
+    *("novelty_loss", "rnd_error", "forward_loss", "inverse_loss", "adversary_kl"),
     *("policy_lag", "queue", "waiting_share", "updating_share", "publishing_share"),
 )
 

@@ -1,4 +1,4 @@
-"""The learner's calls: checks what actors say, and answers from the intake and the newest parameters."""
+"""The learner's calls: checks what actors say, and answers from the queue and the newest parameters."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
 
 
 class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
-    """Lets actors join, serves them parameters, and passes what they push to the intake.
+    """Lets actors join, serves them parameters, and passes what they push to the queue.
 
     Args:
         specification: What the run is.
-        intake: Where trajectories go.
+        queue: Where trajectories go.
         metrics: Where refusals, bytes and the version are noted.
         software_version: This learner's; actors of another major.minor are refused.
     """
@@ -44,14 +44,14 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
     def __init__(
         self,
         specification: RunSpecification,
-        intake: TrajectoryQueue,
+        queue: TrajectoryQueue,
         metrics: LearnerMetrics,
         *,
         software_version: str,
     ) -> None:
         self._specification = specification
         self._specification_message = specification_to_message(specification)
-        self._intake = intake
+        self._queue = queue
         self._metrics = metrics
         self._software_version = software_version
         self._newest: _Publication | None = None
@@ -62,15 +62,15 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
 
         The arrays must not change any more: they are encoded later, when the first actor asks.
         """
-        # First: or an actor could be quicker, with a version that the intake does not know.
-        self._intake.published(snapshot.version)
+        # First: or an actor could be quicker, with a version that the queue does not know.
+        self._queue.published(snapshot.version)
         self._newest = _Publication(snapshot)
         self._metrics.parameters_version.set(snapshot.version)
 
     def drain(self) -> None:
         """Ends all Push streams, after they were told what was taken, and lets nobody join any more. Of the event loop."""
         self._draining = True
-        self._intake.drain()
+        self._queue.drain()
 
     async def Join(self, request: learner_pb2.JoinRequest, _context: Context) -> learner_pb2.JoinResponse:  # noqa: N802
         """See proto/leco/v1/learner.proto."""
@@ -104,7 +104,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         except Refusal:
             await _let_go(request_iterator)
             raise
-        stream = self._intake.open(hello.incarnation)
+        stream = self._queue.open(hello.incarnation)
         log.info("a stream began", actor=hello.actor_name, incarnation=hello.incarnation.hex())
         reading = asyncio.create_task(self._read(stream, request_iterator))
         try:
@@ -114,7 +114,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
             if stream.ending is not None:
                 raise Refusal(*stream.ending)
         finally:
-            self._intake.leave(stream)
+            self._queue.leave(stream)
             reading.cancel()
             log.info("a stream ended", actor=hello.actor_name, incarnation=hello.incarnation.hex())
 
@@ -145,7 +145,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
                         self._receive(stream, request)
             except Refusal as refusal:  # bytes that are no message
                 self._refuse(stream, refusal)
-        self._intake.leave(stream)
+        self._queue.leave(stream)
 
     def _receive(self, stream: Stream, request: learner_pb2.PushRequest) -> None:
         """Passes on one message; ends the stream if it breaks the contract."""
@@ -155,7 +155,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
             self._refuse(stream, refusal)
         except Exception:
             log.exception("a stream failed unexpectedly", incarnation=stream.incarnation.hex())
-            self._intake.leave(stream, (grpc.StatusCode.INTERNAL, "internal error; see the service's log"))
+            self._queue.leave(stream, (grpc.StatusCode.INTERNAL, "internal error; see the service's log"))
 
     def _offer(self, stream: Stream, request: learner_pb2.PushRequest) -> None:
         kind = request.WhichOneof("message")
@@ -168,13 +168,13 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
             if message.counted and self._specification.code_width == 0:
                 raise CodecError("counted is true, expected false because the run's method counts nothing")  # noqa: TRY301
             with tracing.span("accept", parent=message.traceparent, kind="consumer", number=message.number):
-                self._intake.offer(stream, trajectory_from_message(message, self._specification.trajectories))
+                self._queue.offer(stream, trajectory_from_message(message, self._specification.trajectories))
         except CodecError as error:
             raise Refusal(INVALID_ARGUMENT, f"trajectory {message.number}: {error}") from error
 
     def _refuse(self, stream: Stream, refusal: Refusal) -> None:
         self._metrics.refused.inc()
-        self._intake.leave(stream, (refusal.code, refusal.detail))
+        self._queue.leave(stream, (refusal.code, refusal.detail))
 
     def _published(self) -> _Publication:
         if self._draining:

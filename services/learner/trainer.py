@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from leco.checkpoint.state_file import Fact
+    from leco.checkpoint.state_file import MetadataValue
     from leco.config.experiment import Experiment
     from leco.learning.state import Networks, Params, TrainingState
     from leco.types import ParameterSnapshot, Trajectory
@@ -35,16 +35,16 @@ log = structlog.get_logger("leco.learner")
 
 
 class Trainer:
-    """Trains until the experiment's frames or its success rate (`until`) are reached, or the intake is closed.
+    """Trains until the experiment's frames or its success rate (`until`) are reached, or the queue is closed.
 
     Args:
         experiment: What is trained.
         networks: What is computed.
         state: Where training begins or goes on.
-        intake: Where trajectories come from.
+        queue: Where trajectories come from.
         publish: Takes new parameters.
         checkpoints: Where states are saved.
-        recorder, episodes: The run's curves.
+        metrics_logger, episodes: The run's curves.
         metrics: To be told.
         device: Where updates are computed.
         best: The highest mean return for which a state was saved.
@@ -56,18 +56,18 @@ class Trainer:
         networks: Networks,
         state: TrainingState,
         *,
-        intake: TrajectoryQueue,
+        queue: TrajectoryQueue,
         publish: Callable[[ParameterSnapshot], None],
         checkpoints: Checkpoints,
-        recorder: MetricsLogger,
+        metrics_logger: MetricsLogger,
         episodes: EpisodeStats,
         metrics: LearnerMetrics,
         device: torch.device,
         best: float = float("-inf"),
     ) -> None:
         self._experiment, self._networks, self.state = experiment, networks, state
-        self._intake, self._publish, self._checkpoints = intake, publish, checkpoints
-        self._recorder, self._episodes, self._metrics, self._device = recorder, episodes, metrics, device
+        self._queue, self._publish, self._checkpoints = queue, publish, checkpoints
+        self._metrics_logger, self._episodes, self._metrics, self._device = metrics_logger, episodes, metrics, device
         self._method = method_of(experiment)
         learner = experiment.learner
         # A learned hash is published with the policy, and not before it is learned.
@@ -95,7 +95,7 @@ class Trainer:
         """Offers the next parameters before the update is done: what actors need of it, the policy, is."""
         after = self.state._replace(policy=policy, updates=self.state.updates + 1)
         self._publish(make_snapshot(after, self._checkpoints.version(after.updates)))
-        self._intake.free()
+        self._queue.free()
 
     @property
     def ending(self) -> str:
@@ -103,7 +103,7 @@ class Trainer:
         if self.frames >= self._experiment.frames:
             return "all frames are trained on"
         if self._learned():
-            return f"{100 * float(self._recorder.last['success']):g} % of the last 100 episodes were solved"
+            return f"{100 * float(self._metrics_logger.last['success']):g} % of the last 100 episodes were solved"
         return "training failed"
 
     def run(self) -> bool:
@@ -116,7 +116,7 @@ class Trainer:
                 if self.state.updates % learner.checkpoint_every == 0:
                     self._save()
                 if self.state.updates in self._milestones:
-                    self._checkpoints.keep(self.state, self._facts(self._mean_return()))
+                    self._checkpoints.keep(self.state, self._metadata(self._mean_return()))
             # Whoever compares the frames with those to come learns that no more will.
             self._metrics.target_frames.set(min(self.frames, self._experiment.frames))
             return True
@@ -136,13 +136,13 @@ class Trainer:
         The file decides, and not the episodes since: a run that ended so ends at once when it is started again.
         """
         until = self._experiment.until
-        return until is not None and when_reached(columns([self._recorder.last]), until) is not None
+        return until is not None and when_reached(columns([self._metrics_logger.last]), until) is not None
 
     def _step(self) -> bool:
         """One update; False if there are no more trajectories."""
         learner = self._experiment.learner
         with self._metrics.time.spent("waiting"):
-            trajectories = self._intake.take(learner.batch_size, hold=True)
+            trajectories = self._queue.take(learner.batch_size, hold=True)
         if trajectories is None:
             return False
         newest = self._checkpoints.version(self.state.updates)
@@ -158,14 +158,14 @@ class Trainer:
                 progress=min(self.frames / self._experiment.frames, 1.0),
                 # An actor on the same machine plays on with the policy's new parameters, while the intrinsic module learns; or,
                 # if it need not wait for them, when an update needs but one processor.
-                when_hashed=_nothing if learner.synchronous else self._intake.free,
+                when_hashed=_nothing if learner.synchronous else self._queue.free,
                 on_policy=self._publish_early if self._early else _nothing,
             )
         with self._metrics.time.spent("publishing"):
             if self.state.updates % learner.publish_every == 0 and not self._early:
                 self.publish()
             if learner.synchronous and not self._early:
-                self._intake.free()
+                self._queue.free()
         self._metrics.updates.inc()
         self._metrics.frames.inc(self._frames_of_update)
         self._metrics.run_frames.set(self.frames)
@@ -182,16 +182,16 @@ class Trainer:
         line: dict[str, float] = {
             "frames": self.frames,
             "updates": self.state.updates,
-            "seconds": self._recorder.seconds,
+            "seconds": self._metrics_logger.seconds,
             "frames_per_second": frames / (now - since),
             "episodes": self._episodes.total,
             **self._episodes.means(),
             **stats,
             "policy_lag": self._lag,
-            "queue": self._intake.waiting,
+            "queue": self._queue.waiting,
             **{f"{activity}_share": share for activity, share in self._metrics.time.take_shares().items()},
         }
-        self._recorder.write(line)
+        self._metrics_logger.write(line)
         for name, value in stats.items():
             self._metrics.statistic(name, value)
 
@@ -201,17 +201,18 @@ class Trainer:
         if best:
             self._best = mean
         begin = time.monotonic()
-        self._checkpoints.save(self.state, self._facts(mean), best=best)
+        self._checkpoints.save(self.state, self._metadata(mean), best=best)
         self._metrics.checkpoint_time.set_to_current_time()
         log.info("saved", updates=self.state.updates, seconds=round(time.monotonic() - begin, 3), best=best)
 
     def _mean_return(self) -> float:
         return self._episodes.means().get("return", float("-inf"))
 
-    def _facts(self, mean: float) -> dict[str, Fact]:
+    def _metadata(self, mean: float) -> dict[str, MetadataValue]:
         """What a checkpoint says beside its state; `mean` is the return of the last episodes."""
-        facts: dict[str, Fact] = {"frames": self.frames, "seconds": self._recorder.seconds, "method": self._method.name}
-        return facts | {name: x for name, x in (("return", mean), ("best_return", self._best)) if x > float("-inf")}
+        seconds = self._metrics_logger.seconds
+        metadata: dict[str, MetadataValue] = {"frames": self.frames, "seconds": seconds, "method": self._method.name}
+        return metadata | {name: x for name, x in (("return", mean), ("best_return", self._best)) if x > float("-inf")}
 
 
 def _nothing(*_: object) -> None:

@@ -76,11 +76,11 @@ class Learner:
     def __init__(self, loop: LoopThread) -> None:
         self.registry = CollectorRegistry()
         metrics = LearnerMetrics(self.registry)
-        self.intake = TrajectoryQueue(
+        self.queue = TrajectoryQueue(
             capacity=32, window=8, max_policy_lag=5, needs_counts=True, metrics=metrics, on_episodes=lambda _v, _e: None
         )
         self._loop = loop
-        servicer = LearnerServicer(RUN, self.intake, metrics, software_version="1.2.3")
+        servicer = LearnerServicer(RUN, self.queue, metrics, software_version="1.2.3")
 
         async def start() -> None:
             interceptor = RpcInterceptor(RpcMetrics(CollectorRegistry(), "learner"), max_seconds=PATIENCE, max_calls=64)
@@ -137,7 +137,7 @@ def test_an_actor_that_compresses_and_one_that_does_not_push_to_one_learner(
         for trajectory in sent:
             plain.push(trajectory)
             small.push(trajectory)
-        taken = learner.intake.take(12, PATIENCE)
+        taken = learner.queue.take(12, PATIENCE)
         assert taken is not None
         assert plain.drain(PATIENCE) == small.drain(PATIENCE) == 0
     for trajectory in sent:
@@ -196,7 +196,7 @@ def test_a_learner_refuses_a_bad_compressed_trajectory_says_which_and_goes_on(
     assert f"INVALID_ARGUMENT: trajectory 2: {text}" in str(caught.value)
     with joined(channel, "zstd") as good:
         good.push(made(1))
-        assert learner.intake.take(2, PATIENCE) is not None
+        assert learner.queue.take(2, PATIENCE) is not None
         assert good.drain(PATIENCE) == 0
 
 

@@ -124,7 +124,7 @@ class Learner:
         self.registry = CollectorRegistry()
         self.metrics = LearnerMetrics(self.registry)
         self.episodes: list[tuple[int, Sequence[EpisodeSummary]]] = []
-        self.intake = WatchedIntake(
+        self.queue = WatchedIntake(
             metrics=self.metrics,
             on_episodes=lambda version, episodes: self.episodes.append((version, episodes)),
             **{"capacity": 16, "window": 4, "max_policy_lag": 5, "needs_counts": True} | settings,
@@ -135,12 +135,12 @@ class Learner:
             self.servicer.publish(snapshot(1))
 
     def start(self) -> None:
-        """Serves, at the same address as before; the intake stays the same."""
+        """Serves, at the same address as before; the queue stays the same."""
         interceptor = RpcInterceptor(RpcMetrics(CollectorRegistry(), "learner"), max_seconds=PATIENCE, max_calls=64)
 
         async def start() -> None:
             self.server = RpcServer(SERVICE, interceptor=interceptor)
-            self.servicer = LearnerServicer(self.run, self.intake, self.metrics, software_version="1.2.3")
+            self.servicer = LearnerServicer(self.run, self.queue, self.metrics, software_version="1.2.3")
             learner_pb2_grpc.add_LearnerServiceServicer_to_server(self.servicer, self.server.grpc)
             self.address = await self.server.start(self.address)
             self.server.set_serving(serving=True)
@@ -183,7 +183,7 @@ class Learner:
         return self.value("trajectories_dropped_total", reason=reason)
 
     def take(self, count: int) -> list[Trajectory]:
-        taken = self.intake.take(count, PATIENCE)
+        taken = self.queue.take(count, PATIENCE)
         assert taken is not None, f"not {count} within {PATIENCE:g} s"
         return taken
 
@@ -248,7 +248,7 @@ class Trainer:
 
     def _run(self) -> None:
         while not self._stopped:
-            self.taken += self._learner.intake.take(self._count, 0.02) or ()
+            self.taken += self._learner.queue.take(self._count, 0.02) or ()
             time.sleep(self._pause)
 
     def __enter__(self) -> Self:
@@ -362,11 +362,11 @@ def test_a_slow_trainer_never_has_more_waiting_than_its_capacity(learner: Learne
         until(lambda: len(trainer.taken) == 1000)
         for actor in range(4):
             assert trainer.numbers(actor) == list(range(1, 251))
-    assert learner.intake.most == 16, "full, and never fuller"
+    assert learner.queue.most == 16, "full, and never fuller"
 
 
 def test_push_waits_while_too_many_are_not_acknowledged(learner: Learner, client: LearnerClient) -> None:
-    """16 fit into the intake and 8 into the client; nobody takes."""
+    """16 fit into the queue and 8 into the client; nobody takes."""
     for number in range(1, 25):
         client.push(made(number))
     until(lambda: learner.value("queue_trajectories") == 16)
@@ -389,14 +389,14 @@ def test_a_client_can_wait_for_room_before_it_plays(learner: Learner, client: Le
         client.push(made(number))
     assert client.drain(PATIENCE) == 0
     assert not client.wait_for_credit(0.1), "sixteen wait, and that is all it holds"
-    assert learner.intake.take(16, PATIENCE, hold=True) is not None
+    assert learner.queue.take(16, PATIENCE, hold=True) is not None
     assert not client.wait_for_credit(0.1), "they are being learned from"
-    learner.intake.free()
+    learner.queue.free()
     assert client.wait_for_credit(PATIENCE)
 
 
 def test_waiting_for_room_ends_with_the_client(learner: Learner, channel: grpc.Channel) -> None:
-    learner.intake._capacity = 1
+    learner.queue._capacity = 1
     with new_client(channel) as client:
         client.join(give_up_after=PATIENCE)
         client.push(made(1))
@@ -472,7 +472,7 @@ def test_an_actor_that_reads_nothing_harms_nobody(learner: Learner, client: Lear
         Trainer(learner) as trainer,
     ):
         until(lambda: learner.value("open_streams") == 1)
-        [stream] = learner.intake._streams.values()
+        [stream] = learner.queue._streams.values()
         for number in range(1, 31):  # many more than it may send before it is told of new credits
             until(lambda: stream.credits > 0)
             deaf.push(number)
@@ -516,14 +516,14 @@ def test_cut_connections_lose_nothing_and_repeat_nothing(loop: LoopThread) -> No
         while any(thread.is_alive() for thread in actors):
             time.sleep(chance.uniform(0.0, 0.3))
             learner.cut()
-            cuts.append(len(learner.intake.arrived))
-            until(lambda: len(learner.intake.arrived) > cuts[-1] or not any(each.is_alive() for each in actors))
+            cuts.append(len(learner.queue.arrived))
+            until(lambda: len(learner.queue.arrived) > cuts[-1] or not any(each.is_alive() for each in actors))
         assert one.drain(PATIENCE) == other.drain(PATIENCE) == 0
         until(lambda: len(trainer.taken) == sum(pushed_by.values()))
         for actor in (0, 1):
             assert trainer.numbers(actor) == list(range(1, pushed_by[actor] + 1))
     assert len(learner.episodes) == sum(pushed_by.values())
-    assert learner.intake.most <= 16
+    assert learner.queue.most <= 16
     learner.stop()
 
 
@@ -570,13 +570,13 @@ def test_a_restarted_learner_gets_everything_that_was_not_acknowledged(loop: Loo
             learner = learner.restarted()
             learners.append(learner)
             stack.enter_context(Trainer(learner))
-            until(lambda: bool(learners[-1].intake.arrived) or not actor.is_alive())
+            until(lambda: bool(learners[-1].queue.arrived) or not actor.is_alive())
         assert client.drain(PATIENCE) == 0
         learner.stop()
     for each in learners:
-        numbers = [trajectory.number for trajectory in each.intake.arrived]
+        numbers = [trajectory.number for trajectory in each.queue.arrived]
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True
-    assert {trajectory.number for each in learners for trajectory in each.intake.arrived} == set(
+    assert {trajectory.number for each in learners for trajectory in each.queue.arrived} == set(
         range(1, made_so_far + 1)
     )
 
@@ -715,8 +715,8 @@ def test_a_stream_against_the_contract_is_refused_and_the_learner_goes_on(
 ) -> None:
     with RawStream(channel, *case.requests) as stream:
         assert stream.refusal() == (case.code, case.text)
-    valid = len(learner.intake.arrived)
-    assert learner.intake.most <= 16
+    valid = len(learner.queue.arrived)
+    assert learner.queue.most <= 16
     until(lambda: learner.value("open_streams") == 0)
     assert learner.value("trajectories_refused_total") == (case.requests[0] == hello() and len(case.requests) > 1)
     if valid:
@@ -790,7 +790,7 @@ def test_a_bug_behind_the_stream_is_an_internal_error_and_heals(
         failed.append(None)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(learner.intake, "_put", fail)
+    monkeypatch.setattr(learner.queue, "_put", fail)
     client.push(made(1))
     until(lambda: bool(failed))
     assert client.drain(0) == 1
@@ -874,7 +874,7 @@ def test_another_run_is_noticed(learner: Learner, client: LearnerClient, change:
     if "run" in change:
         with pytest.raises(RunChanged, match="run is 'run-1', expected 'run-2'"):
             client.parameters(0)
-    assert other.intake.arrived == []
+    assert other.queue.arrived == []
     other.stop()
 
 
@@ -955,7 +955,7 @@ def test_close_is_possible_at_any_time(learner: Learner) -> None:
             client.close()
             actor.join(PATIENCE)
             assert not actor.is_alive()
-        learner.intake.take(16, 0)
+        learner.queue.take(16, 0)
 
 
 def test_a_channel_that_was_closed_is_said_to_be(learner: Learner) -> None:
@@ -977,7 +977,7 @@ def test_a_drain_acknowledges_what_was_taken(learner: Learner, channel: grpc.Cha
     with RawStream(channel, hello()) as stream:
         stream.next()
         stream.push(1, 2, 3)
-        until(lambda: len(learner.intake.arrived) == 3)
+        until(lambda: len(learner.queue.arrived) == 3)
         learner.on_loop(learner.servicer.drain)
         stream.until_told(3)
         assert stream.refusal() == (

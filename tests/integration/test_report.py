@@ -21,7 +21,7 @@ from leco.evaluation.recording import Recording, write_recording
 from leco.report import curves, gallery, maps, results
 from leco.report.runs import ReportError, read_runs
 from leco.report.style import COLOURS, colour, dash, styled
-from support.made_episodes import episode, facts, recording
+from support.made_episodes import episode, metadata, recording
 from support.made_runs import make_run, make_sweep
 
 if TYPE_CHECKING:
@@ -306,15 +306,15 @@ def test_cells_of_maps_are_those_of_the_recording() -> None:
 
 
 def test_maps_are_of_levels_that_every_checkpoint_played() -> None:
-    one = Recording(facts(updates=1), tuple(episode(n, 5, level=n) for n in range(4)))
-    other = Recording(facts(updates=2, frames=2_000_000), tuple(episode(n, 5, level=n) for n in range(1, 3)))
+    one = Recording(metadata(updates=1), tuple(episode(n, 5, level=n) for n in range(4)))
+    other = Recording(metadata(updates=2, frames=2_000_000), tuple(episode(n, 5, level=n) for n in range(1, 3)))
     found = maps.places([one, other])
     assert [place.name for place in found] == ["all 4 episodes", "level 1", "level 2"]
     assert [each.level for each in found[1].episodes["after 2 M frames"]] == [1]
     moved = episode(9, 5, level=9)
     walls = moved.grid_GXY.copy()
     walls[0, 2, 2] = (2, 5, 0)
-    third = Recording(facts(updates=3, frames=3_000_000), (moved._replace(grid_GXY=walls), *other.episodes))
+    third = Recording(metadata(updates=3, frames=3_000_000), (moved._replace(grid_GXY=walls), *other.episodes))
     assert [place.name for place in maps.places([one, third])] == ["level 1", "level 2"]
     assert maps.places([]) == []
 
@@ -333,13 +333,13 @@ def test_drawers_hold_what_fell_into_them() -> None:
 def test_the_use_of_a_codebook_by_hand() -> None:
     made = episode(0, 3, width=2)._replace(code_TW=np.array([[0, 1], [0, 1], [2, 2], [0, 1]], np.uint8))
     made = made._replace(count_T=np.array([1, 2, 1, 3], np.uint32))
-    use = gallery.use_of(Recording(facts(), (made,)), 4)
+    use = gallery.use_of(Recording(metadata(), (made,)), 4)
     assert use is not None
     assert use.index_K.tolist() == [3 / 8, 3 / 8, 2 / 8, 0]
     assert use.perplexity == pytest.approx(math.exp(-2 * 3 / 8 * math.log(3 / 8) - 2 / 8 * math.log(2 / 8)))
     assert [use.new, use.distinct] == pytest.approx([1 / 3, 2])
     assert gallery.use_of(recording(3), None) is not None
-    nothing = Recording(facts(), (episode(0, 3, width=0),))
+    nothing = Recording(metadata(), (episode(0, 3, width=0),))
     assert gallery.use_of(nothing, 8) is None
 
 
@@ -364,9 +364,9 @@ def test_names_of_runs_cannot_break_out_of_the_page(tmp_path: Path) -> None:
 
 def test_greedy_recordings_are_not_compared_with_others(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", recordings=1)
-    greedy = Recording(dataclasses.replace(facts(updates=900), greedy=True), (episode(0, 5),))
+    greedy = Recording(dataclasses.replace(metadata(updates=900), greedy=True), (episode(0, 5),))
     write_recording(run / "recordings" / "000000900-seed0-greedy.npz", greedy)
     [found] = read_runs([run])
     assert found.evaluation is not None
     assert found.evaluation.updates == 300
-    assert [each.facts.updates for each in maps.comparable(found)] == [300]
+    assert [each.metadata.updates for each in maps.comparable(found)] == [300]

@@ -282,14 +282,14 @@ def test_a_run_that_begins_goes_on_in_half_lines_is_resumed_and_fails(browser: B
         (tmp_path / "config.toml").write_text(settings(frames=153_600))
         expect(page.locator("#notice")).to_contain_text("No line of metrics.csv yet")
         expect(page.locator("#player-text")).to_contain_text("No checkpoint yet")
-        recorder = MetricsLogger(tmp_path, 0)
+        metrics_logger = MetricsLogger(tmp_path, 0)
         for update in range(1, 11):
-            recorder.write(line(update))
+            metrics_logger.write(line(update))
         until_frames(page, 15_360)
         expect(page.locator("#phase")).to_have_text("training")
         expect(page.locator("#progress-text")).to_contain_text("15,360 of 153,600 frames, 10 % · about 0:01:30 left")
         expect(page).to_have_title(f"10 % · {tmp_path.name} · leco watch")
-        recorder.close()
+        metrics_logger.close()
         with (tmp_path / "metrics.csv").open("a") as file:
             file.write("16896,11,11,,,0.")
             file.flush()
@@ -298,13 +298,13 @@ def test_a_run_that_begins_goes_on_in_half_lines_is_resumed_and_fails(browser: B
             file.write("55" + "," * (len(COLUMNS) - 6) + "\n")
         until_frames(page, 16_896)
         assert pointed(page, "return")["return"] == 0.55
-        recorder = MetricsLogger(tmp_path, 4)  # resumed from the checkpoint after the fourth update
+        metrics_logger = MetricsLogger(tmp_path, 4)  # resumed from the checkpoint after the fourth update
         until_frames(page, 6144)
         assert page.locator("#curve-return .plot").get_attribute("aria-valuemax") == "3"
-        recorder.write(line(5) | {"value_loss": math.nan})
+        metrics_logger.write(line(5) | {"value_loss": math.nan})
         until_frames(page, 7680)
         expect(page.locator("#notice")).to_contain_text("Not a finite number any more: value_loss")
-        recorder.close()
+        metrics_logger.close()
         assert seen.clean, (seen.errors, seen.failed)
 
 
@@ -346,8 +346,8 @@ def test_a_server_that_was_stopped_is_noticed_and_the_page_finds_it_again(browse
 
 def test_a_page_that_nobody_sees_does_not_listen(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(settings())
-    recorder = MetricsLogger(tmp_path, 0)
-    recorder.write(line(1))
+    metrics_logger = MetricsLogger(tmp_path, 0)
+    metrics_logger.write(line(1))
     hide = """hidden => {
         Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
         document.dispatchEvent(new Event("visibilitychange"));
@@ -355,12 +355,12 @@ def test_a_page_that_nobody_sees_does_not_listen(browser: Browser, tmp_path: Pat
     with WatchProcess(tmp_path) as process, visit(browser, process.url) as seen:
         until_frames(seen.page, 1536)
         seen.page.evaluate(hide, True)
-        recorder.write(line(2))
+        metrics_logger.write(line(2))
         seen.page.wait_for_timeout(2500)
         assert pointed(seen.page, "return")["frames"] == 1536
         seen.page.evaluate(hide, False)
         until_frames(seen.page, 3072)
-    recorder.close()
+    metrics_logger.close()
 
 
 def test_a_real_training_from_its_first_line_to_its_end(browser: Browser, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_an_entry_plays_codes_and_counts_as_its_run_and_says_what_it_cannot_know
     run, entry = added(tmp_path, method=method, **{"hash.kind": kind})
     row = find_method(method)
     whole, kept = played(run), played(entry)
-    assert kept.facts == whole.facts
+    assert kept.metadata == whole.metadata
     for one, other in zip(whole.episodes, kept.episodes, strict=True):
         for name in ("action_T", "r_e_T", "observation_TO", "code_TW", "count_T", "x_T"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
@@ -254,7 +254,7 @@ def test_a_film_of_an_entry_draws_the_rewards_that_are_known(tmp_path: Path) -> 
     assert list(module._known_rewards(other)) == ["r_ep"]
     nothing = other._replace(r_ep_T=other.r_ta_T)  # as of an entry of RND
     recording = played(entry)
-    film(type(recording)(recording.facts, (nothing,)), tmp_path / "film.gif")
+    film(type(recording)(recording.metadata, (nothing,)), tmp_path / "film.gif")
     assert (tmp_path / "film.gif").exists()
 
 
@@ -306,11 +306,11 @@ def test_an_entry_stands_as_a_run_that_has_ended(tmp_path: Path) -> None:
 
 def test_the_page_is_told_only_of_rewards_that_are_known(tmp_path: Path) -> None:
     run, entry = added(tmp_path)
-    whole, kept = (document("x", of.facts, of.episodes[0]) for of in (played(run), played(entry)))
+    whole, kept = (document("x", of.metadata, of.episodes[0]) for of in (played(run), played(entry)))
     assert whole.keys() - kept.keys() == {"r_ta"}
     assert {name: whole[name] for name in kept} == kept
     _, other = added(tmp_path / "rnd", method="rnd")
-    assert not {"r_ep", "r_ta"} & document("x", played(other).facts, played(other).episodes[0]).keys()
+    assert not {"r_ep", "r_ta"} & document("x", played(other).metadata, played(other).episodes[0]).keys()
 
 
 def test_a_zoo_itself_cannot_be_watched(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from minigrid.core.grid import Grid
 from minigrid.core.world_object import Goal
 
-from leco.evaluation.recording import Episode, Facts, Recording
+from leco.evaluation.recording import Episode, Metadata, Recording
 
 ACTIONS = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
 
@@ -45,8 +45,8 @@ def episode(seed: int, steps: int, *, level: int = 7, width: int = 9, grids: np.
     )
 
 
-def facts(*, method: str = "leco", updates: int = 100, frames: int = 153_600, seed: int = 0) -> Facts:
-    return Facts(
+def metadata(*, method: str = "leco", updates: int = 100, frames: int = 153_600, seed: int = 0) -> Metadata:
+    return Metadata(
         run="run",
         task="Empty-5x5",
         method=method,
@@ -64,4 +64,4 @@ def facts(*, method: str = "leco", updates: int = 100, frames: int = 153_600, se
 
 def recording(*lengths: int, updates: int = 100, frames: int = 153_600) -> Recording:
     made = tuple(episode(n, steps, level=n) for n, steps in enumerate(lengths))
-    return Recording(facts(updates=updates, frames=frames), made)
+    return Recording(metadata(updates=updates, frames=frames), made)

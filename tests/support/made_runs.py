@@ -11,7 +11,7 @@ import numpy as np
 from leco.config.toml import parse, to_toml
 from leco.evaluation.recording import Recording, recording_name, write_recording
 from services.learner.metrics_logger import COLUMNS
-from support.made_episodes import episode, facts
+from support.made_episodes import episode, metadata
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,8 +53,8 @@ def make_run(
         updates = 300 * (n + 1)
         counted = 9 if method != "no-int" else 0
         episodes = tuple(episode(10 * n + i, 12 + i, level=i, width=counted) for i in range(3))
-        made = Recording(facts(method=method, updates=updates, frames=updates * 1536), episodes)
-        write_recording(folder / "recordings" / recording_name(made.facts), made)
+        made = Recording(metadata(method=method, updates=updates, frames=updates * 1536), episodes)
+        write_recording(folder / "recordings" / recording_name(made.metadata), made)
     return folder
 
 

@@ -73,8 +73,8 @@ def saved_run(
     (folder / "checkpoints").mkdir()
     if solved is not None:
         (folder / "evaluation.json").write_text(json.dumps(_evaluation(updates, solved)))
-    facts = {"frames": 1000 * lines, "seconds": 10.0 * lines}
-    save(folder / "checkpoints" / f"{updates:09d}.safetensors", state, facts)
+    metadata = {"frames": 1000 * lines, "seconds": 10.0 * lines}
+    save(folder / "checkpoints" / f"{updates:09d}.safetensors", state, metadata)
     return folder
 
 

@@ -22,7 +22,7 @@ from leco.cli.sweep.folder import trained_updates
 from leco.cli.train import Child, last_lines
 from leco.cli.watch.pictures import different_moments
 from leco.envs.registry import find_task
-from leco.evaluation.recording import Facts, RecordingError, read_recording
+from leco.evaluation.recording import Metadata, RecordingError, read_recording
 from leco.evaluation.zoo import is_entry
 from leco.methods.table import Modulation, find_method
 
@@ -129,7 +129,7 @@ class Replays:
             self._pictures[name] = [archive.read(each) for each in archive.namelist()]
         while len(self._pictures) > KEPT:
             self._pictures.popitem(last=False)
-        self.newest = document(name, recording.facts, recording.episodes[0])
+        self.newest = document(name, recording.metadata, recording.episodes[0])
 
     def _end_child(self) -> None:
         if self._child is not None:
@@ -137,19 +137,19 @@ class Replays:
             self._child = None
 
 
-def document(name: str, facts: Facts, episode: Episode) -> dict[str, Any]:
+def document(name: str, metadata: Metadata, episode: Episode) -> dict[str, Any]:
     """An episode as the page wants it. What the method does not have, and what is not known of it, is left out."""
-    method, task, moments = find_method(facts.method), find_task(facts.task), different_moments(episode)
+    method, task, moments = find_method(metadata.method), find_task(metadata.task), different_moments(episode)
     found: dict[str, Any] = {
         "id": name,
-        "task": facts.task,
-        "frames": facts.frames,
-        "seed": facts.seed,
+        "task": metadata.task,
+        "frames": metadata.frames,
+        "seed": metadata.seed,
         "solvable": task.solvable,
         "solved": episode.solved,
         "score": float(f"{episode.score:.6g}"),
         "steps": len(episode.action_T),
-        "action": [facts.actions[each] for each in episode.action_T.tolist()],
+        "action": [metadata.actions[each] for each in episode.action_T.tolist()],
         "picture": moments.picture_T,
         "r_e": _numbers(episode.r_e_T),
     }

@@ -16,7 +16,7 @@ from leco.algo.exploration import (
     ride_bonus,
     running_discounted_sum,
 )
-from leco.algo.rewards import adapted_lambda, mixed_bonus, soft_asymmetric
+from leco.algo.rewards import mixed_bonus, soft_asymmetric
 from support.reference import curiosity_numpy
 
 RANDOM = np.random.default_rng(0)
@@ -122,16 +122,6 @@ def test_run_wide_counts_mix_into_the_bonus() -> None:
     assert mixed_bonus(r_ep, run, 0.0).tolist() == [[1.0, 0.5]]
     assert mixed_bonus(r_ep, run, 1.0).tolist() == [[0.5, 0.1]]
     torch.testing.assert_close(mixed_bonus(r_ep, run, 0.25), double(0.875, 0.4))
-
-
-def test_an_adapted_lambda_keeps_the_modulators_share() -> None:
-    assert adapted_lambda(0.5, double(1.0, 1.0)) == 0.5
-    assert adapted_lambda(0.0, double(0.2)) == 0.0
-    assert adapted_lambda(1.0, double(0.2)) == 1.0
-    assert adapted_lambda(1.0, double(0.0)) == 1.0
-    found = adapted_lambda(0.5, double(0.1, 0.3))  # m = 0.2: 0.1 : 0.5
-    assert found == pytest.approx(1 / 6)
-    assert found / (1 - found) == pytest.approx(0.2 * 0.5 / 0.5)
 
 
 def test_soft_asymmetric_by_hand() -> None:

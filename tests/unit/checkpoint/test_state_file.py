@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from leco.algo.optim import AdamState
 
-FACTS: dict[str, state_file.Fact] = {"run": "a-1", "method": "leco", "seed": 3, "rate": 0.1, "done": False}
+FACTS: dict[str, state_file.MetadataValue] = {"run": "a-1", "method": "leco", "seed": 3, "rate": 0.1, "done": False}
 
 
 def policy_alone() -> Networks:
@@ -104,10 +104,10 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_every_bit_name_and_type_comes_back(saved: Path) -> None:
-    state, facts = load(saved, like(odd_state()))
+    state, metadata = load(saved, like(odd_state()))
     assert_same(state, odd_state())
-    assert facts == FACTS
-    assert [type(facts[name]) for name in FACTS] == [type(fact) for fact in FACTS.values()]
+    assert metadata == FACTS
+    assert [type(metadata[name]) for name in FACTS] == [type(fact) for fact in FACTS.values()]
     state.policy["z"].fill_(1)  # memory of its own, not a view of the file
     assert state.intrinsic == {}
 
@@ -341,13 +341,13 @@ def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fact", [float("nan"), float("inf"), None, ["a"], np.float64(1)])
 def test_a_fact_that_would_not_come_back_is_refused(tmp_path: Path, fact: Any) -> None:
-    with pytest.raises(ValueError, match="fact 'x' is"):
+    with pytest.raises(ValueError, match="value 'x' is"):
         save(tmp_path / "s", odd_state(), {"x": fact})
     assert not any(tmp_path.iterdir())
 
 
 def test_too_many_facts_are_refused_before_they_are_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="save fewer facts"):
+    with pytest.raises(ValueError, match="save less of it"):
         save(tmp_path / "s", odd_state(), {"x": "x" * 2**20})
     assert not any(tmp_path.iterdir())
 
@@ -471,9 +471,9 @@ def kill_savers(path: Path) -> None:
             until(lambda: path.stat().st_mtime_ns != before)  # noqa: B023  # called at once; one more was saved
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        state, facts = load(path, filled(like(base), 0))
+        state, metadata = load(path, filled(like(base), 0))
         assert_same(state, filled(base, state.updates))
-        assert facts == {"number": state.updates}
+        assert metadata == {"number": state.updates}
         assert state.updates >= last
         last = state.updates
     assert last > 0

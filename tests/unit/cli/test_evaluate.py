@@ -351,7 +351,7 @@ def test_milestones_are_evaluated_one_after_the_other(tmp_path: Path, capsys: py
     evaluate.main([str(run), "--episodes=2", "--checkpoint=milestones"])
     heads = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Empty-5x5")]
     assert [f"after {updates:,} updates" in line for updates, line in zip(due, heads, strict=False)] == [True] * 3
-    found = [read_recording(path).facts for path in sorted((run / "recordings").iterdir())]
+    found = [read_recording(path).metadata for path in sorted((run / "recordings").iterdir())]
     assert [(each.checkpoint, each.updates) for each in found] == [(s, u) for u, s in list(due.items())[:3]]
     with pytest.raises(SystemExit) as ended:
         evaluate.main([str(run), "--checkpoint=milestones", "--json=x"])

@@ -72,7 +72,6 @@ def experiments(draw: st.DrawFn) -> Experiment:
             inner_loss=draw(st.sampled_from(["policy-gradient", "full"])),
             max_gradient_norm=draw(st.none() | rates),
             decoder_samples=draw(st.none() | counts),
-            adaptive_lambda=draw(st.booleans()),
             novelty_learning_rate=draw(rates),
             modulator_learning_rate=draw(st.none() | rates),
             agac_coef=draw(amounts),

@@ -93,12 +93,12 @@ def test_rewards_of_every_method(method: str) -> None:
     task = find_task("DoorKey-5x5")
     of = trained(method, task)
     recording, _ = recorded(of)
-    row, facts = find_method(method), recording.facts
+    row, metadata = find_method(method), recording.metadata
     coder = make_hash_function(row, find_kind(task.observation_shape), of.networks.intrinsic)
     for each in recording.episodes:
         assert all(np.isfinite(x).all() for x in (each.r_ep_T, each.r_ta_T, each.r_i_T))
         np.testing.assert_allclose(
-            each.r_i_T, (1 - facts.lambda_) * each.r_ep_T + facts.lambda_ * each.r_ta_T, atol=1e-6
+            each.r_i_T, (1 - metadata.lambda_) * each.r_ep_T + metadata.lambda_ * each.r_ta_T, atol=1e-6
         )
         if coder is None:
             assert each.code_TW.shape[1] == 0
@@ -143,11 +143,10 @@ def test_long_episodes_in_pieces_are_the_same(method: str, monkeypatch: pytest.M
             np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-5)
 
 
-def test_adaptive_lambda_and_run_wide_counts_are_no_obstacle() -> None:
-    of = trained("leco", find_task("Empty-5x5"), **{"training.adaptive_lambda": True, "training.run_count_weight": 0.5})
+def test_run_wide_counts_are_no_obstacle() -> None:
+    of = trained("leco", find_task("Empty-5x5"), **{"training.run_count_weight": 0.5})
     [each, *_] = recorded(of)[0].episodes
-    share = 0.5 * each.r_ep_T.mean() / (0.5 + 0.5 * each.r_ep_T.mean())
-    np.testing.assert_allclose(each.r_i_T, (1 - share) * each.r_ep_T + share * each.r_ta_T, atol=1e-5)
+    np.testing.assert_allclose(each.r_i_T, 0.5 * each.r_ep_T + 0.5 * each.r_ta_T, atol=1e-5)
 
 
 def test_counts_by_hand() -> None:

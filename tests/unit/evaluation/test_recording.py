@@ -11,7 +11,7 @@ import pytest
 
 from leco.evaluation import recording as module
 from leco.evaluation.recording import Recording, RecordingError, read_recording, recording_name, write_recording
-from support.made_episodes import episode, facts, recording, room
+from support.made_episodes import episode, metadata, recording, room
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def assert_same(one: Recording, other: Recording) -> None:
-    assert one.facts == other.facts
+    assert one.metadata == other.metadata
     assert len(one.episodes) == len(other.episodes)
     for a, b in zip(one.episodes, other.episodes, strict=True):
         assert (a.level, a.solved) == (b.level, b.solved)
@@ -33,7 +33,7 @@ def assert_same(one: Recording, other: Recording) -> None:
 
 def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     written = recording(5, 1, 40)
-    path = tmp_path / "recordings" / recording_name(written.facts)
+    path = tmp_path / "recordings" / recording_name(written.metadata)
     assert path.name == "000000100-seed0.npz"
     write_recording(path, written)
     found = read_recording(path)
@@ -49,7 +49,7 @@ def test_grids_of_several_episodes_keep_apart(tmp_path: Path) -> None:
     shared, own = np.concatenate([room(), room()[:, ::-1]]), room()[:, :, ::-1]
     first, second, third = (episode(n, 3, grids=grids) for n, grids in enumerate((shared, own, shared)))
     first = first._replace(scene_T=np.array([0, 1, 1, 0], np.int32))
-    written = Recording(facts(), (first, second, third))
+    written = Recording(metadata(), (first, second, third))
     write_recording(tmp_path / "one.npz", written)
     found = read_recording(tmp_path / "one.npz")
     assert_same(written, found)
@@ -66,7 +66,7 @@ def test_without_grid_and_codes_as_on_pixels(tmp_path: Path) -> None:
         scene_T=nowhere.astype(np.int32),
         grid_GXY=np.zeros((0, 0, 0, 3), np.uint8),
     )
-    write_recording(tmp_path / "one.npz", Recording(facts(), (one,)))
+    write_recording(tmp_path / "one.npz", Recording(metadata(), (one,)))
     [found] = read_recording(tmp_path / "one.npz").episodes
     assert found.grid(0) is None
     assert found.code_TW.shape == (4, 0)
@@ -125,7 +125,7 @@ def test_half_a_file_other_files_and_pickles_are_refused(tmp_path: Path) -> None
     whole = path.read_bytes()
     single, pickled = io.BytesIO(), io.BytesIO()
     np.save(single, np.zeros(3))
-    np.savez(pickled, facts=np.array([{}], object))
+    np.savez(pickled, metadata=np.array([{}], object))
     for data in (whole[: len(whole) // 2], b"", b"text", single.getvalue(), pickled.getvalue()):
         path.write_bytes(data)
         with pytest.raises(RecordingError, match="is no recording of leco, or is damaged"):
@@ -146,6 +146,6 @@ def test_a_file_cannot_claim_any_amount_of_memory(tmp_path: Path, monkeypatch: p
 
 def test_nothing_is_no_recording(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least one episode"):
-        write_recording(tmp_path / "one.npz", Recording(facts(), ()))
+        write_recording(tmp_path / "one.npz", Recording(metadata(), ()))
     with pytest.raises(FileNotFoundError):
         read_recording(tmp_path / "one.npz")

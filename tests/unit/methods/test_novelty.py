@@ -287,19 +287,6 @@ def test_run_wide_counts_are_mixed_in_where_the_setting_says_so() -> None:
         judged("vq-only", nets, batch, run_count_weight=0.5)
 
 
-def test_an_adaptive_lambda_is_what_the_step_uses() -> None:
-    nets, batch, method = networks(), make_batch(), find_method("leco")
-    adaptive, stats = update(nets, init(nets), batch, method, paper_config(adaptive_lambda=True))
-    assert 0 < stats["lambda"] < 0.5
-    assert stats["lambda"] == pytest.approx(0.5 * stats["r_ep"] / (0.5 + 0.5 * stats["r_ep"]))
-    fixed, _ = update(nets, init(nets), batch, method, paper_config(lambda_=stats["lambda"]))
-    for key, value in fixed.policy.items():
-        torch.testing.assert_close(adaptive.policy[key], value, rtol=1e-6, atol=1e-9)
-    plain, plain_stats = update(nets, init(nets), batch, method, paper_config())
-    assert "lambda" not in plain_stats
-    assert not torch.equal(plain.policy["policy_head.weight"], adaptive.policy["policy_head.weight"])
-
-
 def test_shaped_rewards_teach_and_raw_ones_are_reported() -> None:
     nets, method = networks("no-int"), find_method("no-int")
     batch = make_batch()

@@ -9,10 +9,10 @@ import pytest
 
 from leco.cli.watch.pictures import different_moments, first_views, without_surroundings
 from leco.cli.watch.replays import document
-from leco.evaluation.recording import Episode, Facts
+from leco.evaluation.recording import Episode, Metadata
 
 WALL = 2
-FACTS = Facts(
+FACTS = Metadata(
     run="run",
     task="Empty-5x5",
     method="leco",

@@ -41,8 +41,8 @@ def test_the_newest_few_and_the_best_are_kept(tmp_path: Path) -> None:
         checkpoints.save(state(updates, shift=updates), {"return": 0.5}, best=best)
     folder = tmp_path / "made" / "here"
     assert names(folder) == [*numbered(15, 20), "best.safetensors"]
-    best_state, facts = load(folder / "best.safetensors", state(0))
-    assert (best_state.updates, facts) == (10, {"return": 0.5})
+    best_state, metadata = load(folder / "best.safetensors", state(0))
+    assert (best_state.updates, metadata) == (10, {"return": 0.5})
 
 
 def test_the_newest_is_gone_on_from(tmp_path: Path) -> None:

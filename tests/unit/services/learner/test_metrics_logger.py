@@ -24,10 +24,10 @@ def line(updates: int) -> dict[str, float]:
 
 
 def record(folder: Path, resumed: int, updates: Sequence[int]) -> None:
-    recorder = MetricsLogger(folder, resumed)
+    metrics_logger = MetricsLogger(folder, resumed)
     for each in updates:
-        recorder.write(line(each))
-    recorder.close()
+        metrics_logger.write(line(each))
+    metrics_logger.close()
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
@@ -47,10 +47,10 @@ def test_lines_have_all_columns_and_what_is_not_known_is_empty(tmp_path: Path) -
 
 
 def test_a_line_is_on_disk_when_it_is_written(tmp_path: Path) -> None:
-    recorder = MetricsLogger(tmp_path, 0)
-    recorder.write(line(1))
+    metrics_logger = MetricsLogger(tmp_path, 0)
+    metrics_logger.write(line(1))
     assert told(tmp_path) == [1]
-    recorder.close()
+    metrics_logger.close()
 
 
 def test_a_resumed_run_cuts_what_came_after_its_checkpoint_and_goes_on(tmp_path: Path) -> None:
@@ -85,11 +85,11 @@ def test_a_run_whose_file_has_other_columns_keeps_its_lines(tmp_path: Path) -> N
 
 
 def test_a_statistic_that_is_no_listed_column_becomes_one(tmp_path: Path) -> None:
-    recorder = MetricsLogger(tmp_path, 0)
-    recorder.write(line(1))
-    recorder.write(line(2) | {"surprise": 0.5, "doubt": 2.0})
-    recorder.write(line(3) | {"doubt": 3.0})
-    recorder.close()
+    metrics_logger = MetricsLogger(tmp_path, 0)
+    metrics_logger.write(line(1))
+    metrics_logger.write(line(2) | {"surprise": 0.5, "doubt": 2.0})
+    metrics_logger.write(line(3) | {"doubt": 3.0})
+    metrics_logger.close()
     assert tuple(rows(tmp_path)[0]) == (*COLUMNS, "surprise", "doubt")
     assert [(row["updates"], row["surprise"], row["doubt"]) for row in rows(tmp_path)] == [
         ("1", "", ""),
@@ -102,27 +102,27 @@ def test_a_statistic_that_is_no_listed_column_becomes_one(tmp_path: Path) -> Non
 
 def test_time_goes_on_where_it_stopped(tmp_path: Path) -> None:
     record(tmp_path, 0, [10, 20])
-    recorder = MetricsLogger(tmp_path, 10)
-    assert 20 <= recorder.seconds < 20 + PATIENCE
-    recorder.close()
+    metrics_logger = MetricsLogger(tmp_path, 10)
+    assert 20 <= metrics_logger.seconds < 20 + PATIENCE
+    metrics_logger.close()
 
 
 def test_the_clock_is_that_of_the_command_if_it_is_given(tmp_path: Path) -> None:
     record(tmp_path, 0, [10, 20])
     for updates in (0, 10, 20):  # also after a crash that lost some of it
         zero = time.monotonic() - 70
-        recorder = MetricsLogger(tmp_path, updates, clock_zero=zero)
-        assert 70 <= recorder.seconds <= time.monotonic() - zero
-        recorder.close()
+        metrics_logger = MetricsLogger(tmp_path, updates, clock_zero=zero)
+        assert 70 <= metrics_logger.seconds <= time.monotonic() - zero
+        metrics_logger.close()
 
 
 def test_the_last_line_is_known_also_from_before(tmp_path: Path) -> None:
-    recorder = MetricsLogger(tmp_path, 0)
-    assert recorder.last == {}
-    recorder.write(line(10) | {"success": 0.95})
-    assert (recorder.last["updates"], recorder.last["success"]) == ("10", "0.95")
-    recorder.write(line(20))
-    recorder.close()
+    metrics_logger = MetricsLogger(tmp_path, 0)
+    assert metrics_logger.last == {}
+    metrics_logger.write(line(10) | {"success": 0.95})
+    assert (metrics_logger.last["updates"], metrics_logger.last["success"]) == ("10", "0.95")
+    metrics_logger.write(line(20))
+    metrics_logger.close()
     again = MetricsLogger(tmp_path, 15)
     assert (again.last["updates"], again.last["success"]) == ("10", "0.95")
     again.close()
@@ -130,11 +130,11 @@ def test_the_last_line_is_known_also_from_before(tmp_path: Path) -> None:
 
 def test_episodes_are_counted_on_from_the_last_line_before_the_checkpoint(tmp_path: Path) -> None:
     record(tmp_path, 0, [10, 20])
-    recorder = MetricsLogger(tmp_path, 15)
-    episodes = EpisodeStats(recorder.episodes)
+    metrics_logger = MetricsLogger(tmp_path, 15)
+    episodes = EpisodeStats(metrics_logger.episodes)
     episodes.add(1, [EpisodeSummary(1.0, 10, success=True)])
     assert (episodes.total, episodes.full) == (71, False)
-    recorder.close()
+    metrics_logger.close()
 
 
 def test_after_a_resume_there_are_no_means_until_a_hundred_episodes_have_ended_again() -> None:

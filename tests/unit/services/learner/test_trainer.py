@@ -30,7 +30,7 @@ BATCH = 2
 
 
 class Trajectories:
-    """Stands for the intake: so many batches, and then no more."""
+    """Stands for the queue: so many batches, and then no more."""
 
     def __init__(self, batches: int) -> None:
         self.left, self.waiting, self.number, self.held = batches, 0, 0, False
@@ -61,16 +61,16 @@ class Case:
         }
         self.experiment: Experiment = parse("", {"task": "Empty-5x5", "method": "no-int"} | small | keys)
         self.published: list[ParameterSnapshot] = []
-        self.recorder = MetricsLogger(folder, updates)
-        self.episodes = EpisodeStats(self.recorder.episodes)
+        self.metrics_logger = MetricsLogger(folder, updates)
+        self.episodes = EpisodeStats(self.metrics_logger.episodes)
         self.trainer = Trainer(
             self.experiment,
             networks(),
             init(networks())._replace(updates=updates),
-            intake=Trajectories(batches),  # type: ignore[arg-type]
+            queue=Trajectories(batches),  # type: ignore[arg-type]
             publish=self.published.append,
             checkpoints=Checkpoints(folder / "checkpoints", 100),
-            recorder=self.recorder,
+            metrics_logger=self.metrics_logger,
             episodes=self.episodes,
             metrics=LearnerMetrics(self.registry),
             device=torch.device("cpu"),
@@ -81,7 +81,7 @@ class Case:
         try:
             return self.trainer.run()
         finally:
-            self.recorder.close()
+            self.metrics_logger.close()
 
     @property
     def saved(self) -> list[int]:
@@ -121,7 +121,7 @@ def test_what_is_saved_already_is_not_saved_again_and_a_run_that_is_done_stays_s
 
 def test_a_failing_update_still_saves_what_was_trained(tmp_path: Path) -> None:
     case = Case(tmp_path, 3, learner__checkpoint_every=100, learner__log_every=2)
-    case.recorder._file.close()
+    case.metrics_logger._file.close()
     with pytest.raises(ValueError, match="closed file"):
         case.run()
     assert case.saved == [2]
@@ -183,8 +183,8 @@ def test_milestones_are_kept_for_good(tmp_path: Path) -> None:
         f"{share}%": f"milestone-{updates:09d}.safetensors"
         for share, updates in ((25, 3), (50, 5), (75, 8), (100, 10))  # the first that has them all
     }
-    state, facts = load(kept["75%"], init(networks()))
-    assert (state.updates, facts["frames"]) == (8, 8 * BATCH * T)
+    state, metadata = load(kept["75%"], init(networks()))
+    assert (state.updates, metadata["frames"]) == (8, 8 * BATCH * T)
     assert [path.name for path in folder.glob("[0-9]*")] == ["000000010.safetensors"]
     more = parse(
         "", {"task": "Empty-5x5", "frames": 2 * frames, "learner.batch_size": BATCH, "actors.unroll_length": T}
@@ -269,7 +269,7 @@ def test_a_deterministic_run_that_has_the_success_rate_ends_at_its_next_checkpoi
 
 def test_training_that_failed_has_not_ended_by_itself(tmp_path: Path) -> None:
     case = Case(tmp_path, 3, frames=10**6, **LINE_EVERY_2)
-    case.recorder._file.close()
+    case.metrics_logger._file.close()
     with pytest.raises(ValueError, match="closed file"):
         case.run()
     assert case.trainer.ending == "training failed"

@@ -1,4 +1,4 @@
-"""The intake alone: who gets a place, what is taken, what is dropped, and what the actor is told."""
+"""The queue alone: who gets a place, what is taken, what is dropped, and what the actor is told."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def made(number: int, version: int = 1, *, counted: bool = True, episodes: Seque
 
 
 class Case:
-    """An intake with its metrics and the episodes that it told of. Version 1 is published."""
+    """An queue with its metrics and the episodes that it told of. Version 1 is published."""
 
     def __init__(self, **changes: Any) -> None:
         self.registry = CollectorRegistry()
         self.told: list[tuple[int, Sequence[EpisodeSummary]]] = []
         settings: dict[str, Any] = {"capacity": 8, "window": 4, "max_policy_lag": 2, "needs_counts": True} | changes
-        self.intake = TrajectoryQueue(
+        self.queue = TrajectoryQueue(
             **settings,
             metrics=LearnerMetrics(self.registry),
             on_episodes=lambda version, episodes: self.told.append((version, episodes)),
         )
-        self.intake.published(1)
+        self.queue.published(1)
 
     def value(self, name: str, **labels: str) -> float:
         value = self.registry.get_sample_value(f"leco_learner_{name}", labels)
@@ -71,7 +71,7 @@ class Case:
         return {reason: self.value("trajectories_dropped_total", reason=reason) for reason in reasons}
 
     def taken(self, count: int) -> list[int]:
-        return [each.number for each in self.intake.take(count, 0) or ()]
+        return [each.number for each in self.queue.take(count, 0) or ()]
 
 
 def on_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
@@ -95,17 +95,17 @@ async def settled() -> None:
 @on_a_loop
 async def test_the_answer_to_a_hello_is_what_is_known_and_the_first_credits() -> None:
     case = Case(capacity=3)
-    assert await case.intake.open(name(1)).news() == (0, 3)
-    assert await case.intake.open(name(2)).news() == (0, 0)
+    assert await case.queue.open(name(1)).news() == (0, 3)
+    assert await case.queue.open(name(2)).news() == (0, 0)
 
 
 @on_a_loop
 async def test_trajectories_are_taken_in_the_order_of_their_arrival() -> None:
     case = Case()
-    one, other = case.intake.open(name(1)), case.intake.open(name(2))
+    one, other = case.queue.open(name(1)), case.queue.open(name(2))
     for stream, number in ((one, 1), (other, 5), (one, 2), (other, 6), (other, 7)):
-        case.intake.offer(stream, made(number))
-    assert case.intake.take(6, 0) is None
+        case.queue.offer(stream, made(number))
+    assert case.queue.take(6, 0) is None
     assert case.taken(4) == [1, 5, 2, 6]
     assert case.taken(1) == [7]
     assert case.value("trajectories_taken_total") == 5
@@ -114,10 +114,10 @@ async def test_trajectories_are_taken_in_the_order_of_their_arrival() -> None:
 @on_a_loop
 async def test_changes_that_nobody_read_are_one_answer() -> None:
     case = Case(capacity=4)
-    stream = case.intake.open(name(1))
+    stream = case.queue.open(name(1))
     await stream.news()
     for number in (1, 2, 3):
-        case.intake.offer(stream, made(number))
+        case.queue.offer(stream, made(number))
     assert await stream.news() == (3, 0)
     assert case.taken(2) == [1, 2]
     assert await stream.news() == (3, 2)
@@ -126,12 +126,12 @@ async def test_changes_that_nobody_read_are_one_answer() -> None:
 @on_a_loop
 async def test_a_take_in_another_thread_grants_at_once() -> None:
     case = Case(capacity=2, window=2)
-    stream = case.intake.open(name(1))
+    stream = case.queue.open(name(1))
     await stream.news()
-    waiting = asyncio.create_task(asyncio.to_thread(case.intake.take, 2, 10))
-    case.intake.offer(stream, made(1))
+    waiting = asyncio.create_task(asyncio.to_thread(case.queue.take, 2, 10))
+    case.queue.offer(stream, made(1))
     assert await stream.news() == (1, 0)
-    case.intake.offer(stream, made(2))
+    case.queue.offer(stream, made(2))
     assert await stream.news() == (2, 0)
     assert await asyncio.wait_for(stream.news(), PATIENCE) == (2, 2)
     assert [each.number for each in await waiting or ()] == [1, 2]
@@ -140,19 +140,19 @@ async def test_a_take_in_another_thread_grants_at_once() -> None:
 @on_a_loop
 async def test_held_places_are_granted_when_they_are_freed_and_not_before() -> None:
     case = Case(capacity=3, window=3)
-    stream = case.intake.open(name(1))
+    stream = case.queue.open(name(1))
     for number in (1, 2):
-        case.intake.offer(stream, made(number))
-    assert [each.number for each in case.intake.take(2, 0, hold=True) or ()] == [1, 2]
-    case.intake.offer(stream, made(3))
-    case.intake.published(2)
+        case.queue.offer(stream, made(number))
+    assert [each.number for each in case.queue.take(2, 0, hold=True) or ()] == [1, 2]
+    case.queue.offer(stream, made(3))
+    case.queue.published(2)
     await settled()
     assert await stream.news() == (3, 3)
     assert (stream.credits, case.value("outstanding_credits")) == (0, 0)
-    case.intake.free()
+    case.queue.free()
     await settled()
     assert await stream.news() == (3, 2)
-    case.intake.free()
+    case.queue.free()
     await settled()
     assert stream.credits == 2, "they are freed once"
 
@@ -160,10 +160,10 @@ async def test_held_places_are_granted_when_they_are_freed_and_not_before() -> N
 @on_a_loop
 async def test_a_place_goes_to_the_stream_with_the_fewest_credits() -> None:
     case = Case(capacity=8, window=8)
-    rich = case.intake.open(name(1))
+    rich = case.queue.open(name(1))
     for number in (1, 2, 3, 4, 5):
-        case.intake.offer(rich, made(number))
-    poor, poorer = case.intake.open(name(2)), case.intake.open(name(3))
+        case.queue.offer(rich, made(number))
+    poor, poorer = case.queue.open(name(2)), case.queue.open(name(3))
     assert (rich.credits, poor.credits, poorer.credits) == (3, 0, 0)
     assert case.taken(3) == [1, 2, 3]
     await settled()
@@ -177,11 +177,11 @@ async def test_a_place_goes_to_the_stream_with_the_fewest_credits() -> None:
 async def test_among_equals_the_one_that_waited_longest_is_next() -> None:
     """With fewer places than streams, none starves."""
     case = Case(capacity=2, window=4)
-    streams = [case.intake.open(name(actor)) for actor in range(8)]
+    streams = [case.queue.open(name(actor)) for actor in range(8)]
     turns: list[int] = []
     for _ in range(20 + 40):
         holder = min((each.turn, actor) for actor, each in enumerate(streams) if each.credits)[1]
-        case.intake.offer(streams[holder], made((streams[holder].last or 0) + 1))
+        case.queue.offer(streams[holder], made((streams[holder].last or 0) + 1))
         turns.append(holder)
         assert len(case.taken(1)) == 1
         await settled()
@@ -191,7 +191,7 @@ async def test_among_equals_the_one_that_waited_longest_is_next() -> None:
 @on_a_loop
 async def test_no_stream_holds_more_than_the_window() -> None:
     case = Case(capacity=100, window=4)
-    streams = [case.intake.open(name(actor)) for actor in range(3)]
+    streams = [case.queue.open(name(actor)) for actor in range(3)]
     assert [stream.credits for stream in streams] == [4, 4, 4]
     assert case.value("outstanding_credits") == 12
 
@@ -199,11 +199,11 @@ async def test_no_stream_holds_more_than_the_window() -> None:
 @on_a_loop
 async def test_the_credits_of_a_closed_stream_go_to_others() -> None:
     case = Case(capacity=4, window=4)
-    first = case.intake.open(name(1))
-    second = case.intake.open(name(2))
+    first = case.queue.open(name(1))
+    second = case.queue.open(name(2))
     assert (first.credits, second.credits) == (4, 0)
-    case.intake.leave(first)
-    case.intake.leave(first)  # twice is once
+    case.queue.leave(first)
+    case.queue.leave(first)  # twice is once
     assert second.credits == 4
     assert (case.value("open_streams"), case.value("outstanding_credits")) == (1, 4)
 
@@ -211,12 +211,12 @@ async def test_the_credits_of_a_closed_stream_go_to_others() -> None:
 @on_a_loop
 async def test_without_a_credit_nothing_is_taken() -> None:
     case = Case(capacity=1)
-    stream = case.intake.open(name(1))
-    case.intake.offer(stream, made(1))
+    stream = case.queue.open(name(1))
+    case.queue.offer(stream, made(1))
     with pytest.raises(
         Refusal, match=r"^a trajectory came without a credit; expected none before one is granted$"
     ) as refusal:
-        case.intake.offer(stream, made(2))
+        case.queue.offer(stream, made(2))
     assert refusal.value.code is grpc.StatusCode.FAILED_PRECONDITION
     assert case.taken(1) == [1]
 
@@ -224,11 +224,11 @@ async def test_without_a_credit_nothing_is_taken() -> None:
 @on_a_loop
 async def test_a_duplicate_is_acknowledged_and_dropped_and_its_credit_returns() -> None:
     case = Case(capacity=4, window=2)
-    stream = case.intake.open(name(1))
-    case.intake.offer(stream, made(1))
-    case.intake.offer(stream, made(2))
+    stream = case.queue.open(name(1))
+    case.queue.offer(stream, made(1))
+    case.queue.offer(stream, made(2))
     await stream.news()
-    case.intake.offer(stream, made(1, episodes=[EPISODE]))
+    case.queue.offer(stream, made(1, episodes=[EPISODE]))
     assert await stream.news() == (2, 1)
     assert stream.credits == 2
     assert case.dropped() == {"lag": 0, "uncounted": 0, "duplicate": 1}
@@ -239,14 +239,14 @@ async def test_a_duplicate_is_acknowledged_and_dropped_and_its_credit_returns() 
 @on_a_loop
 async def test_numbers_are_known_over_streams() -> None:
     case = Case()
-    stream = case.intake.open(name(1))
+    stream = case.queue.open(name(1))
     for number in (1, 2):
-        case.intake.offer(stream, made(number))
-    case.intake.leave(stream)
-    again = case.intake.open(name(1))
+        case.queue.offer(stream, made(number))
+    case.queue.leave(stream)
+    again = case.queue.open(name(1))
     assert await again.news() == (2, 4)
-    case.intake.offer(again, made(2))
-    case.intake.offer(again, made(3))
+    case.queue.offer(again, made(2))
+    case.queue.offer(again, made(3))
     assert case.taken(3) == [1, 2, 3]
 
 
@@ -254,15 +254,15 @@ async def test_numbers_are_known_over_streams() -> None:
 def test_a_skipped_number_is_refused_and_not_taken(number: int) -> None:
     async def test() -> None:
         case = Case()
-        stream = case.intake.open(name(1))
-        case.intake.offer(stream, made(2))
+        stream = case.queue.open(name(1))
+        case.queue.offer(stream, made(2))
         with pytest.raises(Refusal, match=rf"^number is {number}, expected 3: a trajectory was skipped$") as refusal:
-            case.intake.offer(stream, made(number))
+            case.queue.offer(stream, made(number))
         assert refusal.value.code is grpc.StatusCode.FAILED_PRECONDITION
-        case.intake.leave(stream)
-        assert await case.intake.open(name(1)).news() == (2, 4)
+        case.queue.leave(stream)
+        assert await case.queue.open(name(1)).news() == (2, 4)
         assert case.taken(1) == [2]
-        assert case.intake.take(1, 0) is None
+        assert case.queue.take(1, 0) is None
 
     asyncio.run(test())
 
@@ -270,12 +270,12 @@ def test_a_skipped_number_is_refused_and_not_taken(number: int) -> None:
 @on_a_loop
 async def test_an_unknown_incarnation_may_begin_anywhere_until_it_has_begun() -> None:
     case = Case()
-    case.intake.leave(case.intake.open(name(1)))
-    stream = case.intake.open(name(1))
+    case.queue.leave(case.queue.open(name(1)))
+    stream = case.queue.open(name(1))
     assert await stream.news() == (0, 4)
-    case.intake.offer(stream, made(40))
+    case.queue.offer(stream, made(40))
     with pytest.raises(Refusal):
-        case.intake.offer(stream, made(42))
+        case.queue.offer(stream, made(42))
     assert await stream.news() == (40, 1)
 
 
@@ -286,16 +286,16 @@ def test_only_so_many_closed_incarnations_are_remembered(monkeypatch: pytest.Mon
         case = Case(capacity=100)
 
         def once(actor: int) -> Stream:
-            stream = case.intake.open(name(actor))
-            case.intake.offer(stream, made((stream.last or 0) + 1))
+            stream = case.queue.open(name(actor))
+            case.queue.offer(stream, made((stream.last or 0) + 1))
             return stream
 
         kept_open = once(0)
         for actor in (1, 2, 3, 1, 4):  # 1 was used again, so 2 is the longest gone
-            case.intake.leave(once(actor))
-        assert {actor: case.intake.open(name(actor)).last for actor in (1, 2, 3, 4)} == {1: 2, 2: None, 3: 1, 4: 1}
+            case.queue.leave(once(actor))
+        assert {actor: case.queue.open(name(actor)).last for actor in (1, 2, 3, 4)} == {1: 2, 2: None, 3: 1, 4: 1}
         assert kept_open.last == 1
-        case.intake.offer(kept_open, made(2))
+        case.queue.offer(kept_open, made(2))
 
     asyncio.run(test())
 
@@ -303,18 +303,18 @@ def test_only_so_many_closed_incarnations_are_remembered(monkeypatch: pytest.Mon
 @on_a_loop
 async def test_a_second_stream_takes_over() -> None:
     case = Case(capacity=4)
-    older = case.intake.open(name(1))
-    case.intake.offer(older, made(1))
-    newer = case.intake.open(name(1))
+    older = case.queue.open(name(1))
+    case.queue.offer(older, made(1))
+    newer = case.queue.open(name(1))
     assert await newer.news() == (1, 3)
     assert older.ending is not None
     assert older.ending[0] is grpc.StatusCode.ALREADY_EXISTS
     assert await older.news() == (1, 0)
     assert await older.news() is None
     with pytest.raises(Refusal):
-        case.intake.offer(older, made(2))
-    case.intake.leave(older)
-    case.intake.offer(newer, made(2))
+        case.queue.offer(older, made(2))
+    case.queue.leave(older)
+    case.queue.offer(newer, made(2))
     assert case.taken(2) == [1, 2]
     assert case.value("open_streams") == 1
 
@@ -322,11 +322,11 @@ async def test_a_second_stream_takes_over() -> None:
 @on_a_loop
 async def test_what_is_too_old_when_it_arrives_is_dropped() -> None:
     case = Case(max_policy_lag=2)
-    case.intake.published(10)
-    stream = case.intake.open(name(1))
+    case.queue.published(10)
+    stream = case.queue.open(name(1))
     await stream.news()
-    case.intake.offer(stream, made(1, 7, episodes=[EPISODE]))
-    case.intake.offer(stream, made(2, 8, episodes=[EPISODE, EPISODE]))
+    case.queue.offer(stream, made(1, 7, episodes=[EPISODE]))
+    case.queue.offer(stream, made(2, 8, episodes=[EPISODE, EPISODE]))
     assert await stream.news() == (2, 2)
     assert case.dropped() == {"lag": 1, "uncounted": 0, "duplicate": 0}
     assert case.taken(1) == [2]
@@ -338,22 +338,22 @@ async def test_what_is_too_old_when_it_arrives_is_dropped() -> None:
 @on_a_loop
 async def test_an_episode_whose_simulator_failed_is_in_no_statistic() -> None:
     case = Case()
-    stream = case.intake.open(name(1))
+    stream = case.queue.open(name(1))
     lost = EpisodeSummary(0.5, 3, success=False, dropped=True)
-    case.intake.offer(stream, made(1, episodes=[lost, EPISODE]))
+    case.queue.offer(stream, made(1, episodes=[lost, EPISODE]))
     assert case.told == [(1, (EPISODE,))]
 
 
 @on_a_loop
 async def test_what_became_too_old_while_it_waited_is_dropped() -> None:
     case = Case(capacity=3, max_policy_lag=2)
-    case.intake.published(4)
-    stream = case.intake.open(name(1))
+    case.queue.published(4)
+    stream = case.queue.open(name(1))
     for number, version in ((1, 2), (2, 4), (3, 3)):
-        case.intake.offer(stream, made(number, version, episodes=[EPISODE]))
+        case.queue.offer(stream, made(number, version, episodes=[EPISODE]))
     assert await stream.news() == (3, 3)
-    case.intake.published(5)
-    assert case.intake.take(3, 0) is None
+    case.queue.published(5)
+    assert case.queue.take(3, 0) is None
     assert await asyncio.wait_for(stream.news(), PATIENCE) == (3, 1)
     assert case.dropped()["lag"] == 1
     assert case.taken(2) == [2, 3]
@@ -363,19 +363,19 @@ async def test_what_became_too_old_while_it_waited_is_dropped() -> None:
 @on_a_loop
 async def test_a_version_from_the_future_is_malformed() -> None:
     case = Case()
-    stream = case.intake.open(name(1))
+    stream = case.queue.open(name(1))
     with pytest.raises(CodecError, match=r"^parameters_version is 2, expected at most 1, the newest one$"):
-        case.intake.offer(stream, made(1, 2, episodes=[EPISODE]))
+        case.queue.offer(stream, made(1, 2, episodes=[EPISODE]))
     assert await stream.news() == (0, 4)
-    assert (case.intake.take(1, 0), case.told) == (None, [])
+    assert (case.queue.take(1, 0), case.told) == (None, [])
 
 
 @on_a_loop
 async def test_what_was_not_counted_is_dropped_where_counts_are_needed() -> None:
     for needed in (True, False):
         case = Case(needs_counts=needed)
-        stream = case.intake.open(name(1))
-        case.intake.offer(stream, made(1, counted=False, episodes=[EPISODE]))
+        stream = case.queue.open(name(1))
+        case.queue.offer(stream, made(1, counted=False, episodes=[EPISODE]))
         assert case.dropped()["uncounted"] == needed
         assert case.taken(1) == ([] if needed else [1])
         assert stream.last == 1
@@ -386,9 +386,9 @@ async def test_what_was_not_counted_is_dropped_where_counts_are_needed() -> None
 async def test_what_has_no_run_wide_count_is_dropped_where_it_is_needed() -> None:
     """An actor of an older version counts episodes alone; its unrolls must not end the training."""
     case = Case(needs_run_counts=True)
-    stream = case.intake.open(name(1))
-    case.intake.offer(stream, made(1))
-    case.intake.offer(stream, dataclasses.replace(made(2), run_count=np.ones(1, np.uint32)))
+    stream = case.queue.open(name(1))
+    case.queue.offer(stream, made(1))
+    case.queue.offer(stream, dataclasses.replace(made(2), run_count=np.ones(1, np.uint32)))
     assert case.dropped()["uncounted"] == 1
     assert case.taken(1) == [2]
 
@@ -396,42 +396,42 @@ async def test_what_has_no_run_wide_count_is_dropped_where_it_is_needed() -> Non
 @on_a_loop
 async def test_a_drain_tells_what_was_taken_and_lets_the_trainer_finish() -> None:
     case = Case()
-    stream = case.intake.open(name(1))
+    stream = case.queue.open(name(1))
     for number in (1, 2, 3):
-        case.intake.offer(stream, made(number))
-    case.intake.drain()
+        case.queue.offer(stream, made(number))
+    case.queue.drain()
     assert await stream.news() == (3, 0)
     assert await stream.news() is None
     assert stream.ending is not None
     assert stream.ending[0] is grpc.StatusCode.UNAVAILABLE
     with pytest.raises(Refusal):
-        case.intake.open(name(2))
+        case.queue.open(name(2))
     assert case.taken(2) == [1, 2]
-    assert case.intake.take(2) is None, "it would wait for ever"
+    assert case.queue.take(2) is None, "it would wait for ever"
 
 
 @on_a_loop
 async def test_close_wakes_everybody() -> None:
     case = Case()
-    stream = case.intake.open(name(1))
+    stream = case.queue.open(name(1))
     await stream.news()
-    trainer = asyncio.create_task(asyncio.to_thread(case.intake.take, 1))
+    trainer = asyncio.create_task(asyncio.to_thread(case.queue.take, 1))
     await asyncio.sleep(0.05)
-    threading.Thread(target=case.intake.close).start()
+    threading.Thread(target=case.queue.close).start()
     assert await asyncio.wait_for(trainer, PATIENCE) is None
     assert await asyncio.wait_for(stream.news(), PATIENCE) is None
 
 
 def test_a_take_without_a_loop_and_after_its_end_is_no_error() -> None:
     case = Case()
-    assert case.intake.take(1, 0.01) is None
+    assert case.queue.take(1, 0.01) is None
 
     async def test() -> None:
-        case.intake.offer(case.intake.open(name(1)), made(1))
+        case.queue.offer(case.queue.open(name(1)), made(1))
 
     asyncio.run(test())
     assert case.taken(1) == [1]
-    case.intake.close()
+    case.queue.close()
 
 
 @pytest.mark.parametrize(
@@ -451,11 +451,11 @@ def test_calls_that_make_no_sense_are_refused() -> None:
     case = Case(capacity=8)
     for count in (0, 9):
         with pytest.raises(ValueError, match=rf"^count is {count}, expected 1 to 8, the capacity$"):
-            case.intake.take(count, 0)
-    case.intake.published(3)
-    case.intake.published(3)
+            case.queue.take(count, 0)
+    case.queue.published(3)
+    case.queue.published(3)
     with pytest.raises(ValueError, match=r"^version is 2, expected at least 3: it only ever grows$"):
-        case.intake.published(2)
+        case.queue.published(2)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -466,7 +466,7 @@ def test_whatever_happens_no_place_is_given_twice_and_none_is_lost(seed: int) ->
     async def test() -> None:
         capacity, window = 10, 4
         case = Case(capacity=capacity, window=window, max_policy_lag=3)
-        intake, version = case.intake, 1
+        queue, version = case.queue, 1
         streams: dict[int, Stream] = {}
         arrived: dict[int, list[int]] = {actor: [] for actor in range(6)}
         for _ in range(1000):
@@ -474,27 +474,27 @@ def test_whatever_happens_no_place_is_given_twice_and_none_is_lost(seed: int) ->
             act = chance.random()
             stream = streams.get(actor)
             if stream is None or act < 0.05:
-                streams[actor] = intake.open(name(actor))
+                streams[actor] = queue.open(name(actor))
             elif act < 0.1:
-                intake.leave(streams.pop(actor))
+                queue.leave(streams.pop(actor))
             elif act < 0.2:
-                intake.take(chance.randint(1, 5), 0, hold=chance.random() < 0.5)
+                queue.take(chance.randint(1, 5), 0, hold=chance.random() < 0.5)
             elif act < 0.22:
-                intake.free()
+                queue.free()
             elif act < 0.25:
                 version += 1
-                intake.published(version)
+                queue.published(version)
             elif stream.credits:
                 number = max((stream.last or 0) + chance.choice([1, 1, 1, 0, -2]), 1)
                 if number == (stream.last or 0) + 1:
                     arrived[actor].append(number)
-                intake.offer(stream, made(number, max(version - chance.randrange(5), 1), counted=chance.random() < 0.9))
+                queue.offer(stream, made(number, max(version - chance.randrange(5), 1), counted=chance.random() < 0.9))
             await settled()
             held = [each.credits for each in streams.values()]
-            queued = len(intake._queue)
+            queued = len(queue._queue)
             assert all(0 <= each <= window for each in held)
-            assert queued + sum(held) == intake._outstanding + queued <= capacity
-            left = capacity - queued - sum(held) - intake._held
+            assert queued + sum(held) == queue._outstanding + queued <= capacity
+            left = capacity - queued - sum(held) - queue._held
             assert left == 0 or all(each == window for each in held), "a free place, and a taker"
             assert (case.value("queue_trajectories"), case.value("outstanding_credits")) == (queued, sum(held))
         for numbers in arrived.values():
