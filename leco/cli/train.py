@@ -25,7 +25,7 @@ from leco.report.metrics import read_table
 from leco.telemetry.provenance import CLOCK_ZERO, COMMAND, process_start, typed_command
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from leco.config.experiment import Experiment
 
@@ -159,22 +159,7 @@ def train(
     try:
         for child in (*others, learner):
             child.start()
-        while True:
-            time.sleep(POLL_SECONDS)
-            progress.show()
-            if stopping:
-                out.write("\nstopping: the learner saves, the same command goes on from here\n")
-                code = 130
-                break
-            if learner.ended() == 0:
-                code = 0
-                break
-            gone = [child for child in (*others, learner) if child.ended() is not None]
-            if broken := next((child for child in gone if not child.again()), None):
-                out.write(
-                    f"\n{broken.name} ends again and again; its last words ({broken.log}):\n{last_lines(broken.log)}\n"
-                )
-                break
+        code = _watch(learner, others, progress, out, lambda: stopping)
     finally:
         for child in (*(each for each in others if each.name.startswith("actor")), learner, *others):
             child.stop(seconds=30)
@@ -185,6 +170,26 @@ def train(
         out.write(verdict(folder / "metrics.csv", experiment, done=code == 0))
         out.flush()
     return code
+
+
+def _watch(
+    learner: Child, others: Sequence[Child], progress: Progress, out: TextIO, stopping: Callable[[], bool]
+) -> int:
+    """Shows progress until training is done, somebody stops it, or a service ends again and again. Returns the exit code."""
+    while True:
+        time.sleep(POLL_SECONDS)
+        progress.show()
+        if stopping():
+            out.write("\nstopping: the learner saves, the same command goes on from here\n")
+            return 130
+        if learner.ended() == 0:
+            return 0
+        gone = [child for child in (*others, learner) if child.ended() is not None]
+        if broken := next((child for child in gone if not child.again()), None):
+            out.write(
+                f"\n{broken.name} ends again and again; its last words ({broken.log}):\n{last_lines(broken.log)}\n"
+            )
+            return 1
 
 
 def _seconds_before(folder: Path) -> float:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from leco.config.training import HashConfig, TrainingConfig
 from leco.envs.registry import find_task
 from leco.methods.table import Hash, Method, find_method
 from leco.models.kinds.table import KINDS, find_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class ConfigError(ValueError):
@@ -95,75 +100,38 @@ class Experiment:
     hash: HashConfig = field(default_factory=HashConfig)
 
 
+_POSITIVE = (
+    *("frames", "actors.num_envs", "actors.unroll_length", "learner.batch_size", "learner.publish_every"),
+    *("learner.checkpoint_every", "learner.keep_checkpoints", "learner.log_every", "network.width"),
+    *("training.policy_learning_rate", "training.intrinsic_learning_rate", "training.novelty_learning_rate"),
+    *("training.eps", "training.reward_scale", "training.epochs", "training.minibatches"),
+)
+_SHARES = ("training.gamma", "training.lambda", "training.vtrace_lambda", "training.run_count_weight")
+_NOT_NEGATIVE = (
+    *("seed", "learner.max_policy_lag", "learner.milestones"),
+    *("training.alpha", "training.entropy_cost", "training.agac_coef"),
+)
+_OPTIONAL = {
+    "training.max_gradient_norm": "more than 0; leave it out for no limit",
+    "training.modulator_learning_rate": "more than 0; leave it out for the intrinsic module's",
+    "training.entropy_cost_end": "more than 0; leave it out for an entropy that does not change",
+    "training.decoder_samples": "at least 1; leave it out to decode all",
+    "training.clip_range": "more than 0; leave it out for the plain policy gradient",
+    "training.sequence_length": "at least 1; leave it out for whole unrolls",
+}
+
+
 def check(experiment: Experiment) -> None:
     """Refuses what is out of its range, with the reason.
 
     Raises:
         ConfigError: which key, and what was expected.
     """
-    actors, learner, training = experiment.actors, experiment.learner, experiment.training
-    positive = {
-        "frames": experiment.frames,
-        "actors.num_envs": actors.num_envs,
-        "actors.unroll_length": actors.unroll_length,
-        "learner.batch_size": learner.batch_size,
-        "learner.publish_every": learner.publish_every,
-        "learner.checkpoint_every": learner.checkpoint_every,
-        "learner.keep_checkpoints": learner.keep_checkpoints,
-        "learner.log_every": learner.log_every,
-        "training.policy_learning_rate": training.policy_learning_rate,
-        "training.intrinsic_learning_rate": training.intrinsic_learning_rate,
-        "training.novelty_learning_rate": training.novelty_learning_rate,
-        "training.eps": training.eps,
-        "training.reward_scale": training.reward_scale,
-        "training.epochs": training.epochs,
-        "training.minibatches": training.minibatches,
-        "network.width": experiment.network.width,
-    }
-    for key, value in positive.items():
-        if value <= 0:
-            raise ConfigError(f"{key} is {value}, expected more than 0")
-    shares = {
-        "training.gamma": training.gamma,
-        "training.lambda": training.lambda_,
-        "training.vtrace_lambda": training.vtrace_lambda,
-        "training.run_count_weight": training.run_count_weight,
-    }
-    for key, value in shares.items():
-        if not 0 <= value <= 1:
-            raise ConfigError(f"{key} is {value}, expected 0 to 1")
+    _check_ranges(experiment)
+    learner, training = experiment.learner, experiment.training
     for key, betas in (("policy_betas", training.policy_betas), ("intrinsic_betas", training.intrinsic_betas)):
         if not all(0 <= beta < 1 for beta in betas):
             raise ConfigError(f"training.{key} is {list(betas)}, expected two numbers from 0 to below 1")
-    not_negative = {
-        "seed": experiment.seed,
-        "learner.max_policy_lag": learner.max_policy_lag,
-        "training.alpha": training.alpha,
-    }
-    not_negative |= {"learner.milestones": learner.milestones}
-    not_negative |= {"training.entropy_cost": training.entropy_cost, "training.agac_coef": training.agac_coef}
-    for key, value in not_negative.items():
-        if value < 0:
-            raise ConfigError(f"{key} is {value}, expected 0 or more")
-    optional = (
-        ("max_gradient_norm", training.max_gradient_norm, "more than 0; leave it out for no limit"),
-        (
-            "modulator_learning_rate",
-            training.modulator_learning_rate,
-            "more than 0; leave it out for the intrinsic module's",
-        ),
-        (
-            "entropy_cost_end",
-            training.entropy_cost_end,
-            "more than 0; leave it out for an entropy that does not change",
-        ),
-        ("decoder_samples", training.decoder_samples, "at least 1; leave it out to decode all"),
-        ("clip_range", training.clip_range, "more than 0; leave it out for the plain policy gradient"),
-        ("sequence_length", training.sequence_length, "at least 1; leave it out for whole unrolls"),
-    )
-    for key, number, expected in optional:
-        if number is not None and number <= 0:
-            raise ConfigError(f"training.{key} is {number}, expected {expected}")
     if learner.queue_capacity < learner.batch_size:
         raise ConfigError(
             f"learner.queue_capacity is {learner.queue_capacity}, expected at least learner.batch_size ({learner.batch_size}): "
@@ -173,7 +141,25 @@ def check(experiment: Experiment) -> None:
     _check_anneal(training)
     _check_reuse(experiment)
     _check_hash(experiment)
-    _check_turns(actors, learner)
+    _check_turns(experiment.actors, learner)
+
+
+def _check_ranges(experiment: Experiment) -> None:
+    """Of each number by itself."""
+
+    def expect(key: str, expected: str, holds: Callable[[Any], bool]) -> None:
+        value = attrgetter(key.replace("training.lambda", "training.lambda_"))(experiment)
+        if value is not None and not holds(value):
+            raise ConfigError(f"{key} is {value}, expected {expected}")
+
+    for key in _POSITIVE:
+        expect(key, "more than 0", lambda value: value > 0)
+    for key in _SHARES:
+        expect(key, "0 to 1", lambda value: 0 <= value <= 1)
+    for key in _NOT_NEGATIVE:
+        expect(key, "0 or more", lambda value: value >= 0)
+    for key, expected in _OPTIONAL.items():
+        expect(key, expected, lambda value: value > 0)
 
 
 def _check_until(experiment: Experiment) -> None:

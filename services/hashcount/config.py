@@ -59,6 +59,42 @@ class HashCountSettings:
 
 def read_settings(arguments: Sequence[str]) -> HashCountSettings:
     """Reads the command line and the environment; on a mistake says what to change and exits with code 2."""
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    store: StoreAddress | None = parsed.store
+    on_command_line = any(each.partition("=")[0] == "--store" for each in arguments)
+    if on_command_line and store is not None and store.password is not None:
+        parser.error(
+            "--store has a password on the command line, where every process can read it: put the address into the "
+            "environment variable LECO_HASHCOUNT_STORE, or the password into --store-password-file"
+        )
+    max_memory = parsed.max_memory
+    if store is not None and max_memory is not None:
+        parser.error(
+            "--max-memory is for --store memory; for Redis set its own maxmemory, with maxmemory-policy noeviction"
+        )
+    if max_memory is not None and max_memory < MemoryStore.LEAST_BYTES:
+        parser.error(
+            f"--max-memory must be at least {-(-MemoryStore.LEAST_BYTES >> 20)}MiB, and not {max_memory} bytes"
+        )
+    return HashCountSettings(
+        listen=parsed.listen,
+        metrics_port=parsed.metrics_port,
+        tls=parser.tls(parsed),
+        drain_seconds=parsed.drain_seconds,
+        log_level=parsed.log_level,
+        log_format=parsed.log_format,
+        store=store,
+        store_password=parsed.store_password_file or os.environ.get("LECO_HASHCOUNT_STORE_PASSWORD") or None,
+        store_connections=parsed.store_connections,
+        ttl=parsed.ttl,
+        retry_window=parsed.retry_window,
+        max_memory=max_memory or 1 << 30,
+        max_run_codes=parsed.max_run_codes,
+    )
+
+
+def _parser() -> flags.ServiceParser:
     parser = flags.ServiceParser("hashcount", DESCRIPTION)
     parser.common_settings(listen="127.0.0.1:50061", metrics_port="9461")
     parser.setting(
@@ -106,38 +142,7 @@ def read_settings(arguments: Sequence[str]) -> HashCountSettings:
         metavar="N",
         help="how many distinct codes a run-wide table may hold; further ones are not stored and count as new each time",
     )
-    parsed = parser.parse_args(arguments)
-    store: StoreAddress | None = parsed.store
-    on_command_line = any(each.partition("=")[0] == "--store" for each in arguments)
-    if on_command_line and store is not None and store.password is not None:
-        parser.error(
-            "--store has a password on the command line, where every process can read it: put the address into the "
-            "environment variable LECO_HASHCOUNT_STORE, or the password into --store-password-file"
-        )
-    max_memory = parsed.max_memory
-    if store is not None and max_memory is not None:
-        parser.error(
-            "--max-memory is for --store memory; for Redis set its own maxmemory, with maxmemory-policy noeviction"
-        )
-    if max_memory is not None and max_memory < MemoryStore.LEAST_BYTES:
-        parser.error(
-            f"--max-memory must be at least {-(-MemoryStore.LEAST_BYTES >> 20)}MiB, and not {max_memory} bytes"
-        )
-    return HashCountSettings(
-        listen=parsed.listen,
-        metrics_port=parsed.metrics_port,
-        tls=parser.tls(parsed),
-        drain_seconds=parsed.drain_seconds,
-        log_level=parsed.log_level,
-        log_format=parsed.log_format,
-        store=store,
-        store_password=parsed.store_password_file or os.environ.get("LECO_HASHCOUNT_STORE_PASSWORD") or None,
-        store_connections=parsed.store_connections,
-        ttl=parsed.ttl,
-        retry_window=parsed.retry_window,
-        max_memory=max_memory or 1 << 30,
-        max_run_codes=parsed.max_run_codes,
-    )
+    return parser
 
 
 def _store(text: str) -> StoreAddress | None:
