@@ -82,12 +82,12 @@ class OpenZoo(UnlockEnv):
 
 def pickup_zoo(*, see_through: bool, view: int) -> EnvSpec:
     kwargs = {"see_through": see_through, "agent_view_size": view}
-    return EnvSpec("PickupZoo-v0", entry_point="minigrid_zoo:PickupZoo", kwargs=kwargs)
+    return EnvSpec("PickupZoo-v0", entry_point="support.minigrid_zoo:PickupZoo", kwargs=kwargs)
 
 
 def hidden() -> EnvSpec:
-    return EnvSpec("Hidden-v0", entry_point="minigrid_zoo:Hidden")
+    return EnvSpec("Hidden-v0", entry_point="support.minigrid_zoo:Hidden")
 
 
 def open_zoo() -> EnvSpec:
-    return EnvSpec("OpenZoo-v0", entry_point="minigrid_zoo:OpenZoo", kwargs={"max_steps": 60})
+    return EnvSpec("OpenZoo-v0", entry_point="support.minigrid_zoo:OpenZoo", kwargs={"max_steps": 60})
