@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import random
 import socket
@@ -11,6 +12,12 @@ from typing import TextIO
 
 _LOCKS = Path(tempfile.gettempdir()) / "leco-test-ports"
 _held: dict[int, TextIO] = {}
+
+
+@atexit.register
+def _let_go() -> None:
+    for lock in _held.values():
+        lock.close()
 
 
 def free_port() -> int:
