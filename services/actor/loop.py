@@ -101,26 +101,26 @@ class Actor:
 
         Raises what `LearnerClient.push` raises.
         """
-        sender, time = Sender(self._client, self._counter, self._metrics), self._metrics.time
+        sender, spent = Sender(self._client, self._counter, self._metrics), self._metrics.time.spent
         in_turns = self._learner.deterministic or self._learner.synchronous
         try:
             while not stopped.is_set():
                 if self._learner.synchronous:
-                    with time.spent("waiting"):
+                    with spent("waiting"):
                         wanted = self._client.wait_for_credit(WAIT_SECONDS)
                     if not wanted:
                         continue
-                with time.spent("fetching"):
+                with spent("fetching"):
                     snapshot = self._poll_parameters(stopped)
                 if snapshot is not None:
                     self._load_parameters(snapshot)
                 if self._worker is None:
                     continue  # stopped before there were parameters
                 trace = tracing.begin("unroll", parameters_version=self._version)
-                with time.spent("acting"), tracing.span("play", parent=trace.traceparent):
+                with spent("acting"), tracing.span("play", parent=trace.traceparent):
                     unroll = self._worker.play(self._experiment.actors.unroll_length)
                 self._note(unroll)
-                with time.spent("waiting"):
+                with spent("waiting"):
                     sender.send(PendingUnroll(unroll, self._version, self._intrinsic, trace))
                     if sender.backpressured or in_turns:
                         sender.wait_until_sent()
