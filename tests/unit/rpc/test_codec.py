@@ -370,7 +370,7 @@ def test_flipped_and_missing_bytes_never_break_the_trajectory_decoder(data: st.D
 
 def played(task: str) -> tuple[Trajectory, TrajectorySpec]:
     """An unroll of a real task, with the observations of random play."""
-    env, random, steps = make(task, environments=1, seed=3), np.random.default_rng(0), 96
+    env, random, steps = make(task, environments=1, seed=3, compiled=False), np.random.default_rng(0), 96
     try:
         seen = [env.reset()[0]]
         seen += [env.step(random.integers(0, env.actions, 1)).observation_EO[0] for _ in range(steps)]

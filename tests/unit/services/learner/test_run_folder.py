@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,7 +30,7 @@ def test_a_new_folder_gets_the_experiment_and_the_versions(tmp_path: Path) -> No
     assert experiment.learner.batch_size == 4
     assert parse((run / "config.toml").read_text()) == experiment
     [start] = json.loads((run / "versions.json").read_text())
-    assert (start["leco"], start["torch"].split("+")[0]) == ("0.1.0", "2.13.0")
+    assert (start["leco"], start["torch"].split("+")[0]) == (version("leco"), "2.13.0")
     assert start["started"].endswith("Z")
     assert start["processors"] >= 1
     assert start["memory_bytes"] > 2**28
