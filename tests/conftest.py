@@ -18,8 +18,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("skipped")
     for reason, number in reasons.most_common():
         terminalreporter.write_line(f"{number:5}  {reason}")
-    packages = [need.package for need in NEEDS if need.package and need.reason in reasons]
-    if packages:
+    packages = [need.package for need in NEEDS if need.package and not need.found]
+    if packages and reasons.keys() & {need.reason for need in NEEDS}:
         terminalreporter.write_line(f"To run them too: apt-get install -y {' '.join(packages)}")
 
 

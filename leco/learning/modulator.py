@@ -6,7 +6,7 @@ epochs of minibatches the many small steps are seen as one, from theta along the
 theta', where Adam's second moment and the limit of the norm are constants. At theta the clip of the surrogate is active nowhere
 (on policy pi / mu is 1), so every reward of the batch counts; a look through the last minibatch alone would see an eighth of
 the data, and only where the clip has left something. The mean and the deviation that advantages are standardised by are
-constants in either case. `leco.algo.meta` has the derivation, tests/unit/test_bilevel.py the proof.
+constants in either case. `leco.algo.meta` has the derivation, tests/unit/learning/test_modulator.py the proof.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def test_leco_train_stops_on_ctrl_c_goes_on_from_there_ends_and_can_be_evaluated
     assert int(rows(run)[-1]["frames"]) == frames * (saved + 12)
     assert rows(run)[-1]["r_ep"] != ""  # it was counted
     assert parse((run / "config.toml").read_text()).task == "Empty-5x5"
-    assert [each["leco"] for each in json.loads((run / "versions.json").read_text())] == [version("leco")] * 2
+    assert [each["leco"] for each in json.loads((run / "versions.json").read_text())] == 2 * [version("leco")]
     assert list((run / "tensorboard").glob("events*"))
     assert not_running(run)
 

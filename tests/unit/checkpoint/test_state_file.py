@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import errno
 import json
 import os
 import pickle
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,78 +18,14 @@ import torch
 
 from leco.checkpoint import state_file
 from leco.checkpoint.state_file import SavedStateError, load, save
-from leco.learning.state import Networks, TrainingState, init
+from leco.learning.state import TrainingState, init
 from leco.learning.update import update
 from leco.methods.table import find_method
-from support.paths import ROOT, TESTS
+from support.state_case import FACTS, assert_same, like, odd_state, policy_alone
 from support.training_case import make_batch, networks, paper_config
-from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from leco.algo.optim import AdamState
-
-FACTS: dict[str, state_file.MetadataValue] = {"run": "a-1", "method": "leco", "seed": 3, "rate": 0.1, "done": False}
-
-
-def policy_alone() -> Networks:
-    return networks()._replace(intrinsic=None)
-
-
-def bits(tensor: torch.Tensor) -> bytes:
-    return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
-
-
-def assert_same(a: object, b: object) -> None:
-    """The same types, order of names, dtypes, shapes and bits."""
-    if isinstance(a, torch.Tensor):
-        assert isinstance(b, torch.Tensor)
-        assert (a.dtype, a.shape, a.device, bits(a)) == (b.dtype, b.shape, b.device, bits(b))
-    elif isinstance(a, dict):
-        assert isinstance(b, dict)
-        assert list(a) == list(b)
-        for name, item in a.items():
-            assert_same(item, b[name])
-    elif isinstance(a, tuple):
-        assert type(a) is type(b)
-        assert isinstance(b, tuple)
-        for left, right in zip(a, b, strict=True):
-            assert_same(left, right)
-    else:
-        assert (type(a), a) == (type(b), b)
-
-
-def odd_state() -> TrainingState:
-    """Few tensors, and everything about them that a careless copy would lose."""
-    nan = torch.tensor([0x7FC00001, 0x7F800123, -0x3FFFFF, -(2**31)], dtype=torch.int32).view(torch.float32)  # and -0.0
-    nan64 = torch.tensor([0x7FF8000000000ABC, -(2**63)], dtype=torch.int64).view(torch.float64)
-    named = {"z": nan, "a": nan64, "grid": torch.arange(6.0).view(2, 3).t(), "none": torch.zeros(0, 3)}
-    other = {name: tensor + 1 for name, tensor in named.items()}
-    base = init(policy_alone())
-    return base._replace(
-        policy=named,
-        policy_adam=base.policy_adam._replace(exp_avg=other, exp_avg_sq={"z": nan}, steps=2**40),
-        running={"norm.num_batches_tracked": torch.tensor(2**53 + 1), "mask": torch.tensor([True, False])},
-        updates=7,
-    )
-
-
-def like(state: TrainingState) -> TrainingState:
-    """The same structure, other numbers."""
-    zeros: Callable[[Any], Any] = lambda m: {name: torch.zeros_like(m[name]) for name in reversed(list(m))}  # noqa: E731
-
-    def adam(old: AdamState) -> AdamState:
-        return old._replace(exp_avg=zeros(old.exp_avg), exp_avg_sq=zeros(old.exp_avg_sq), steps=0)
-
-    return state._replace(
-        policy=zeros(state.policy),
-        policy_adam=adam(state.policy_adam),
-        intrinsic=zeros(state.intrinsic),
-        intrinsic_adam=adam(state.intrinsic_adam),
-        running=zeros(state.running),
-        updates=0,
-    )
 
 
 @pytest.fixture
@@ -138,16 +70,6 @@ def test_a_state_with_more_fields_is_walked_too(tmp_path: Path) -> None:
     state: Any = Grown(odd_state(), 5, torch.rand(3))
     save(tmp_path / "s", state, {})
     assert_same(load(tmp_path / "s", Grown(like(odd_state()), 0, torch.zeros(3)))[0], state)
-
-
-def test_equal_input_gives_equal_bytes(tmp_path: Path, saved: Path) -> None:
-    script = (
-        "import sys; from pathlib import Path; from test_state_file import *;"
-        "save(Path(sys.argv[1]), odd_state(), dict(reversed(FACTS.items())))"
-    )
-    child = tmp_path / "child"
-    subprocess.run([sys.executable, "-c", script, str(child)], check=True, env=environment(), timeout=PATIENCE)
-    assert child.read_bytes() == saved.read_bytes()
 
 
 @pytest.mark.parametrize("method", ["leco", "no-int"])
@@ -439,66 +361,3 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     (saved.parent / ".other.0123.partial").write_bytes(b"of another file")
     save(saved, odd_state(), FACTS)
     assert {file.name for file in saved.parent.iterdir()} == {saved.name, ".other.0123.partial"}
-
-
-KILLS = 45
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{TESTS}:{ROOT}", "OMP_NUM_THREADS": "1"}
-
-
-def filled(state: TrainingState, number: int) -> TrainingState:
-    """A state of 1 MB in which everything says the same number."""
-    return state._replace(updates=number, intrinsic={"large": torch.full((250_000,), float(number))})
-
-
-def kill_savers(path: Path) -> None:
-    """Starts a process that saves in a loop and kills it, again and again; whatever it leaves must be whole."""
-    base, last = odd_state(), 0
-    save(path, filled(base, last), {"number": last})
-    for kill in range(KILLS):
-        child = os.fork()
-        while child == 0:
-            last += 1
-            save(path, filled(base, last), {"number": last})
-        if kill % 3 == 0:
-            time.sleep(0.0007 * (kill + 1))  # a save takes about 10 ms
-        elif kill % 3 == 1:
-            until(lambda: any(path.parent.glob(".*.partial")))  # it is written
-        else:
-            before = path.stat().st_mtime_ns
-            until(lambda: path.stat().st_mtime_ns != before)  # noqa: B023  # called at once; one more was saved
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        state, metadata = load(path, filled(like(base), 0))
-        assert_same(state, filled(base, state.updates))
-        assert metadata == {"number": state.updates}
-        assert state.updates >= last
-        last = state.updates
-    assert last > 0
-
-
-def save_twice_at_once(path: Path) -> None:
-    """Two processes save to one path, against the rules: one may fail, but the file stays whole."""
-    base, children = odd_state(), []
-    save(path, filled(base, 0), {})
-    for writer in range(2):
-        children.append(os.fork())
-        while children[-1] == 0:
-            with contextlib.suppress(FileNotFoundError):
-                save(path, filled(base, writer), {})
-    try:
-        for _ in range(60):
-            state, _ = load(path, filled(like(base), 0))
-            assert_same(state, filled(base, state.updates))
-    finally:
-        for child in children:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-
-
-@pytest.mark.parametrize("what", ["kill_savers", "save_twice_at_once"])
-def test_whatever_happens_the_file_is_whole(tmp_path: Path, what: str) -> None:
-    script = f"import sys; from pathlib import Path; from test_state_file import *; {what}(Path(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / "s")], check=True, env=environment(), timeout=PATIENCE)

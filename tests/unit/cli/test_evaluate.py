@@ -6,11 +6,9 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-import imageio_ffmpeg
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from leco.checkpoint.milestones import milestone_path, milestone_updates
 from leco.checkpoint.state_file import save
@@ -22,13 +20,11 @@ from leco.envs.registry import TASKS, find_task
 from leco.envs.vector import Steps
 from leco.envs.vizdoom.scenarios import SCENARIOS
 from leco.evaluation import rollout
-from leco.evaluation.record import make_recording
 from leco.evaluation.recording import read_recording
-from leco.evaluation.rollout import FRESH, EvaluationError, Keeper, Result
+from leco.evaluation.rollout import FRESH, EvaluationError, Result
 from leco.evaluation.rollout import evaluate as play
 from leco.evaluation.summary import numbers, summary
 from leco.evaluation.trained import trained_state
-from leco.evaluation.video import FRAMES_PER_SECOND, LAST_FRAMES, film
 from leco.learning.state import init
 from leco.methods.table import find_method
 from leco.models.build import build
@@ -291,13 +287,11 @@ def test_the_checkpoint_that_was_asked_for_plays(tmp_path: Path, which: str, upd
 
 def test_it_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = saved_run(tmp_path, 1234)
-    evaluate.main([str(run), "--episodes=3", f"--video={tmp_path / 'film.gif'}", "--seed=2"])
+    evaluate.main([str(run), "--episodes=3", "--seed=2"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Empty-5x5, no-int, after 1,234 updates: 3 fresh episodes"
     assert [line.split()[0] for line in lines[1:4]] == ["success", "mean", "mean"]
     assert lines[4] == f"recorded: {run / 'recordings' / '000001234-seed2.npz'}"
-    assert lines[5].startswith("an episode of ")
-    assert (tmp_path / "film.gif").exists()
 
 
 def test_errors_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -356,29 +350,3 @@ def test_milestones_are_evaluated_one_after_the_other(tmp_path: Path, capsys: py
     with pytest.raises(SystemExit) as ended:
         evaluate.main([str(run), "--checkpoint=milestones", "--json=x"])
     assert ended.value.code == 2
-
-
-@pytest.mark.parametrize(("ending", "greedy"), [("gif", False), ("mp4", True)])
-def test_a_film_shows_an_episode_from_its_first_to_its_last_picture(tmp_path: Path, ending: str, greedy: bool) -> None:
-    run, keeper = saved_run(tmp_path, 7), Keeper(1)
-    trained = trained_state(run, "newest")
-    trained.policy.load_state_dict(policy().state_dict())
-    result = play(trained.policy, TASK, episodes=2, seed=3, greedy=greedy, keeper=keeper)
-    recording = make_recording(trained, keeper.episodes, run="run", checkpoint="newest", seed=3, greedy=greedy)
-    path = tmp_path / f"film.{ending}"
-    film(recording, path)
-    actions = int(result.lengths_N[0])
-    milliseconds = 1000 // FRAMES_PER_SECOND
-    if ending == "mp4":
-        pictures, seconds = imageio_ffmpeg.count_frames_and_secs(str(path))
-        assert pictures == actions + LAST_FRAMES
-        assert seconds == pytest.approx(pictures / FRAMES_PER_SECOND, abs=0.05)
-        return
-    with Image.open(path) as picture:
-        assert (picture.format, picture.size) == ("GIF", (960, 480))
-        durations = []
-        for frame in range(picture.n_frames):  # type: ignore[attr-defined]
-            picture.seek(frame)
-            durations.append(picture.info["duration"])
-    # Pillow shows a picture that does not change for longer, instead of twice.
-    assert sum(durations) == (actions + LAST_FRAMES) * milliseconds

@@ -11,7 +11,6 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leco.envs.registry import make
 from leco.rpc.codec import (
     CodecError,
     parameters_from_messages,
@@ -27,6 +26,7 @@ from leco.v1 import learner_pb2, trajectory_pb2
 from leco.v1.learner_pb2 import ParametersHeader, ParametersResponse
 from leco.v1.tensor_pb2 import COMPRESSION_ZSTD, DataType, Tensors, TensorSpec
 from support.peak import peak_bytes
+from support.uncompiled import make_uncompiled
 
 Array = npt.NDArray[Any]
 
@@ -370,7 +370,7 @@ def test_flipped_and_missing_bytes_never_break_the_trajectory_decoder(data: st.D
 
 def played(task: str) -> tuple[Trajectory, TrajectorySpec]:
     """An unroll of a real task, with the observations of random play."""
-    env, random, steps = make(task, num_envs=1, seed=3), np.random.default_rng(0), 96
+    env, random, steps = make_uncompiled(task, 1, 3), np.random.default_rng(0), 96
     try:
         seen = [env.reset()[0]]
         seen += [env.step(random.integers(0, env.num_actions, 1)).observation_EO[0] for _ in range(steps)]

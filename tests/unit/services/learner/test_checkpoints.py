@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +10,6 @@ import torch
 from leco.checkpoint.state_file import SavedStateError, load
 from services.learner.checkpoints import Checkpoints
 from support.learner_parts import state
-from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,32 +111,3 @@ def test_versions_grow_with_updates_and_over_restarts(tmp_path: Path) -> None:
 def test_the_version_of_the_same_updates_is_the_same_within_a_life(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=1)
     assert [checkpoints.version(updates) for updates in (4, 4, 5)] == [5, 5, 6]
-
-
-PUBLISHER = """
-import sys
-from pathlib import Path
-from services.learner import checkpoints
-checkpoints.RESERVED_VERSIONS = 3  # so that the file is often written
-kept = checkpoints.Checkpoints(Path(sys.argv[1]), 1)
-for updates in range(10**9):
-    print(kept.version(updates), flush=True)
-"""
-
-
-def test_no_version_comes_twice_over_kills(tmp_path: Path) -> None:
-    published = 0
-    for _ in range(2):
-        with subprocess.Popen(
-            [sys.executable, "-c", PUBLISHER, str(tmp_path)], stdout=subprocess.PIPE, text=True
-        ) as child:
-            assert child.stdout is not None
-            versions = [int(child.stdout.readline()) for _ in range(40)]
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child.pid, signal.SIGKILL)
-            rest, _ = child.communicate(timeout=PATIENCE)
-        versions += [int(line) for line in rest.splitlines(keepends=True) if line.endswith("\n")]
-        assert versions[0] > published
-        assert versions == sorted(set(versions))
-        published = versions[-1]
-        assert int((tmp_path / "versions").read_text()) >= published
