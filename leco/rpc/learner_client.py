@@ -304,6 +304,7 @@ class LearnerClient:
         """The result of an attempt, which is repeated while the learner is away."""
         deadline = time.monotonic() + patience
         pauses = _pauses()
+        said: _Status | None = None
         while True:
             try:
                 return attempt(max(deadline - time.monotonic(), 0.001))
@@ -314,9 +315,11 @@ class LearnerClient:
                 status = _Status.of(error)
                 if not status.transient:
                     raise Rejected(str(status)) from error
+                if said is None or status.code is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                    said = status  # what the learner itself said says more than that time was up
                 pause = next(pauses)
                 if time.monotonic() + pause >= deadline:
-                    raise Unavailable(f"no answer from the learner in {patience:g} s; {status}") from error
+                    raise Unavailable(f"no answer from the learner in {patience:g} s; {said}") from error
             self._sleep(pause)
 
     @contextlib.contextmanager
