@@ -14,6 +14,7 @@ COMMANDS = {
     "zoo": ("leco.cli.zoo", "list trained policies that come with leco, or add one"),
     "sweep": ("leco.cli.sweep.command", "train and evaluate methods, tasks and seeds, and compare them"),
     "report": ("leco.cli.report", "a page of figures from runs or a sweep"),
+    "probe": ("leco.cli.probe", "what hashes see: doors, objects, turns, first visits"),
     "tasks": ("leco.cli.tables", "list what can be solved"),
     "methods": ("leco.cli.tables", "list how"),
     "actor": ("services.actor.__main__", "run an actor"),

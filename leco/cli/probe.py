@@ -1,0 +1,105 @@
+"""What hashes see: `leco probe`."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from leco.cli.tables import print_table
+from leco.config.experiment import ConfigError, method_of
+from leco.config.toml import parse
+from leco.envs.registry import find_task
+from leco.evaluation.hash_probe import play_episodes, probe
+from leco.evaluation.trained import trained_state
+from leco.models.build import build
+from leco.models.hash_function import make_hash_function
+from leco.models.kinds.table import find_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leco.models.hash_function import HashFunction
+
+DESCRIPTION = """\
+Says in a minute what a training run says in an hour: what a hash sees. For views of play on a task of MiniGrid: how often its
+code changes when a door is opened or closed, when an object is taken away, when a key is taken into the hand, when the agent
+turns or takes a step; which share of steps are first visits of a code in the episode; and how many codes there are. A count
+guides when some 10 to 40 % of steps are first visits of things that matter (docs/results)."""
+HASHES = ("exact", "objects", "dsc", "ae-lsh", "vq")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Plays, hashes and prints."""
+    parser = argparse.ArgumentParser("leco probe", description=DESCRIPTION)
+    parser.add_argument("runs", nargs="*", type=Path, help="trained hashes: folders of runs, or entries of the zoo")
+    parser.add_argument("--task", default="KeyCorridorS4R3", help="what is played (default: KeyCorridorS4R3)")
+    parser.add_argument(
+        "--hash",
+        action="append",
+        choices=HASHES,
+        help="also this hash as it is before any training; may be repeated (default: all, if no run is given)",
+    )
+    parser.add_argument(
+        "--policy",
+        type=Path,
+        metavar="RUN",
+        help="who plays: the policy of a run or of an entry of the zoo (default: actions are drawn evenly)",
+    )
+    parser.add_argument("--episodes", type=int, default=32, help="how many are played (default: 32)")
+    parser.add_argument("--steps", type=int, default=480, help="of each at most (default: 480)")
+    given = parser.parse_args(arguments)
+    if given.episodes < 1 or given.steps < 1:
+        parser.error("--episodes and --steps must be at least 1")
+    try:
+        _probe(given)
+    except (ConfigError, OSError, ValueError) as error:
+        sys.exit(f"leco probe: {error}")
+
+
+def _probe(given: argparse.Namespace) -> None:
+    task = find_task(given.task)
+    if not find_kind(task.observation_shape).has_cells:
+        raise ValueError(f"{task.name} shows pixels: a probe needs views whose cells are known, as MiniGrid's are")
+    torch.manual_seed(0)
+    hashes = {name: _untrained(name, given.task) for name in given.hash or (() if given.runs else HASHES)}
+    hashes |= {str(run): _trained(run, task.observation_shape) for run in given.runs}
+    policy = None if given.policy is None else trained_state(given.policy).policy
+    play = play_episodes(task, given.episodes, given.steps, policy=policy)
+    rows = []
+    for name, hash_function in hashes.items():
+        found = probe(hash_function, play)
+        shares = [f"{100 * x:.0f} %" if not math.isnan(x) else "-" for x in found[:6]]
+        rows.append((name, *shares, f"{found.codes:,}"))
+        views = found.views
+    steps = sum(map(len, play.actions))
+    who = "random play" if given.policy is None else str(given.policy)
+    sys.stdout.write(f"{task.name}, {steps:,} steps of {who}, {views:,} different views\n\n")
+    print_table(("hash", "door", "object", "carried", "turn", "step", "first visits", "codes"), rows)
+
+
+def _untrained(name: str, task: str) -> HashFunction:
+    experiment = parse("", {"task": task, "method": "leco", "hash.kind": name})
+    found = find_task(task)
+    networks = build(method_of(experiment), found.observation_shape, found.num_actions, experiment.hash)
+    if networks.intrinsic is not None:
+        networks.intrinsic.eval()
+    made = make_hash_function(method_of(experiment), find_kind(found.observation_shape), networks.intrinsic)
+    assert made is not None  # noqa: S101  # leco counts
+    return made
+
+
+def _trained(run: Path, observation_shape: tuple[int, ...]) -> HashFunction:
+    trained = trained_state(run)
+    method = method_of(trained.experiment)
+    if find_task(trained.experiment.task).observation_shape != observation_shape:
+        raise ValueError(f"{run} was trained on {trained.experiment.task}, which shows other observations")
+    made = make_hash_function(method, find_kind(observation_shape), trained.networks.intrinsic, trained.experiment.hash)
+    if made is None:
+        raise ValueError(f"{run} was trained by {method.name}, which counts nothing: it has no hash")
+    made.load({**trained.state.intrinsic, **trained.state.running})
+    return made
