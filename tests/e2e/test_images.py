@@ -25,7 +25,7 @@ RESTRICTED = ("--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--security-opt=n
 PLAY = """
 import numpy as np
 from leco.envs.registry import make
-env = make("lasertag_three_opponents_small", environments=2, seed=0)
+env = make("lasertag_three_opponents_small", num_envs=2, seed=0)
 env.reset()
 for _ in range(3):
     steps = env.step(np.full(2, 14))
@@ -76,7 +76,7 @@ def test_an_image_runs_as_nobody_in_particular_and_cannot_compile(images: dict[s
 def test_what_hashcount_imports_is_compiled_already(images: dict[str, str]) -> None:
     """Where the image is read-only, what is not compiled is compiled at every start, and by every probe."""
     for command in ("hashcount", "health"):
-        loaded = inside(images["hashcount"], "python3", "-v", "-P", "-m", "leco", command, "--help").stderr
+        loaded = inside(images["hashcount"], "python3", "-v", "/opt/leco/bin/leco", command, "--help").stderr
         assert (
             "code object from '/opt/leco/lib/python3.11/site-packages/grpc/__pycache__/__init__.cpython-311.pyc'"
             in loaded
