@@ -19,16 +19,17 @@ METRICS_HEAD = """\
 
 <!-- Made from the code by `python deploy/observability/derive.py`; never edit it. -->
 
-Every service serves its metrics for Prometheus at `/metrics` on a port of its own (`--metrics-port`; 9471 of an actor,
-9451 of the learner, 9461 of hashcount), beside what the Prometheus client measures of any process
-(`process_resident_memory_bytes`, `process_cpu_seconds_total`, `python_gc_*`). To look at those of a learner on this machine:
+Every service serves its metrics for Prometheus at `/metrics` on a port of its own
+(`--metrics-port`; 9471 of an actor, 9451 of the learner, 9461 of hashcount), beside what the
+Prometheus client measures of any process (`process_resident_memory_bytes`,
+`process_cpu_seconds_total`, `python_gc_*`). To look at those of a learner on this machine:
 
     curl -s http://127.0.0.1:9451/metrics | grep '^leco_'
 
-Names are `leco_<service>_<noun>_<unit>`, in base units (seconds, bytes). Counters end in `_total` and begin at zero with every
-start. A histogram `x` is three series: `x_bucket` with the label `le`, `x_sum` and `x_count`. No label holds an id, so the number
-of series does not grow with episodes. Label values that are listed are there from the start, so that their rate is zero and
-not missing.
+Names are `leco_<service>_<noun>_<unit>`, in base units (seconds, bytes). Counters end in `_total`
+and begin at zero with every start. A histogram `x` is three series: `x_bucket` with the label `le`,
+`x_sum` and `x_count`. No label holds an id, so the number of series does not grow with episodes.
+Label values that are listed are there from the start, so that their rate is zero and not missing.
 
 Dashboards and alerts that use them: [operations](operations.md).
 """
