@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,10 @@ from support.needs import NEEDS
 
 if TYPE_CHECKING:
     import pytest
+
+
+# A child that is forked while a server of another test is at work would run gRPC's handlers, and sometimes break its pipes.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
