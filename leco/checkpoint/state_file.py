@@ -7,7 +7,7 @@ or of `ActingParams` under its path, such as `policy_adam/exp_avg/policy_head.bi
     format    version of all this
     names     paths of all tensors and counters, in the order of the state
     counters  the state's integers, by path
-    metadata     what else the caller wants to know again: the run, the method, ...
+    facts     the caller's metadata: the run, the method, ...
     sha256    of the above and of the tensors, since safetensors itself does not notice a changed bit
 """
 

@@ -32,9 +32,8 @@ def main() -> None:
     # As process 1 of a container: there Linux ignores a signal that has no handler, until the service has its own.
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, _end)
-    os.environ.setdefault(
-        "GRPC_ENABLE_FORK_SUPPORT", "0"
-    )  # no child of ours calls gRPC, and its handlers may break a child
+    # No child of ours calls gRPC, and its handlers of a fork may break a child.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name == "--version":
         sys.stdout.write(f"leco {metadata.version('leco')}\n")

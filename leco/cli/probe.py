@@ -15,8 +15,7 @@ from leco.config.experiment import ConfigError, method_of
 from leco.config.toml import parse
 from leco.envs.registry import find_task
 from leco.evaluation.hash_probe import play_episodes, probe
-from leco.evaluation.trained import trained_state
-from leco.models.build import build
+from leco.evaluation.trained import build_networks, trained_state
 from leco.models.hash_function import make_hash_function
 from leco.models.kinds.table import find_kind
 
@@ -70,25 +69,25 @@ def _probe(given: argparse.Namespace) -> None:
     hashes |= {str(run): _trained(run, task.observation_shape) for run in given.runs}
     policy = None if given.policy is None else trained_state(given.policy).policy
     play = play_episodes(task, given.episodes, given.steps, policy=policy)
-    rows = []
-    for name, hash_function in hashes.items():
-        found = probe(hash_function, play)
-        shares = [f"{100 * x:.0f} %" if not math.isnan(x) else "-" for x in found[:6]]
-        rows.append((name, *shares, f"{found.codes:,}"))
-        views = found.views
+    found = {name: probe(hash_function, play) for name, hash_function in hashes.items()}
+    rows = [(name, *(_share(x) for x in each[:6]), f"{each.codes:,}") for name, each in found.items()]
+    views = next(iter(found.values())).views
     steps = sum(map(len, play.actions))
     who = "random play" if given.policy is None else str(given.policy)
     sys.stdout.write(f"{task.name}, {steps:,} steps of {who}, {views:,} different views\n\n")
     print_table(("hash", "door", "object", "carried", "turn", "step", "first visits", "codes"), rows)
 
 
+def _share(x: float) -> str:
+    return "-" if math.isnan(x) else f"{100 * x:.0f} %"
+
+
 def _untrained(name: str, task: str) -> HashFunction:
     experiment = parse("", {"task": task, "method": "leco", "hash.kind": name})
-    found = find_task(task)
-    networks = build(method_of(experiment), found.observation_shape, found.num_actions, experiment.hash)
+    networks, kind = build_networks(experiment), find_kind(find_task(task).observation_shape)
     if networks.intrinsic is not None:
         networks.intrinsic.eval()
-    made = make_hash_function(method_of(experiment), find_kind(found.observation_shape), networks.intrinsic)
+    made = make_hash_function(method_of(experiment), kind, networks.intrinsic, experiment.hash)
     assert made is not None  # noqa: S101  # leco counts
     return made
 

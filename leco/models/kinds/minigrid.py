@@ -44,7 +44,9 @@ class MiniGridPolicy(Policy):
             nn.Flatten(),  # 7 -> 4 -> 2 -> 1: 32 numbers
             nn.Linear(32, width),
         )
-        super().__init__(num_actions, encoder, image=(7, 7), width=width, layers=1, use_last_action_reward=False)
+        super().__init__(
+            num_actions, encoder, image=MINIGRID.shape[:2], width=width, layers=1, use_last_action_reward=False
+        )
         for name, parameter in self.named_parameters():
             if parameter.dim() == 1:
                 nn.init.zeros_(parameter)

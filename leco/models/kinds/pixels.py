@@ -35,7 +35,12 @@ class PixelPolicy(Policy):
             nn.ReLU(),
         )
         super().__init__(
-            num_actions, encoder, image=(72, 96), width=width + num_actions + 1, layers=2, use_last_action_reward=True
+            num_actions,
+            encoder,
+            image=PIXELS.shape[:2],
+            width=width + num_actions + 1,
+            layers=2,
+            use_last_action_reward=True,
         )
 
 
