@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from leco.config.training import HashConfig, TrainingConfig
+from leco.config.training import HashConfig, NetworkConfig, TrainingConfig
 from leco.envs.registry import find_task
 from leco.methods.table import Hash, Method, find_method
 from leco.models.kinds.table import KINDS, find_kind
@@ -66,16 +66,6 @@ class LearnerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
-    """How large the policy is.
-
-    width  of its features and of its recurrent core; the paper's is 256
-    """
-
-    width: int = 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
     """All there is to know about a run, but where it runs.
 
@@ -84,7 +74,7 @@ class Experiment:
     frames        actions in the environments after which training ends
     until         the success rate of the last 100 episodes, above 0 and at most 1, at which training ends before that; left
                   out, it never does
-    network       how large the policy is
+    network       how the policy sees, and how large it is
     hash          which hash counts, and the size of codes, where they are not the method's and the paper's
     """
 
@@ -95,7 +85,7 @@ class Experiment:
     until: float | None = None
     actors: ActorConfig = field(default_factory=ActorConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
-    network: Network = field(default_factory=Network)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
     training: TrainingConfig
     hash: HashConfig = field(default_factory=HashConfig)
 
@@ -141,6 +131,7 @@ def check(experiment: Experiment) -> None:
     _check_anneal(training)
     _check_reuse(experiment)
     _check_hash(experiment)
+    _check_network(experiment)
     _check_turns(experiment.actors, learner)
 
 
@@ -245,6 +236,14 @@ def _check_hash(experiment: Experiment) -> None:
         raise ConfigError(
             f"training.run_count_weight is {experiment.training.run_count_weight}, expected 0 for method {method.name}: "
             "only methods that are rewarded by counts can count over the whole run"
+        )
+
+
+def _check_network(experiment: Experiment) -> None:
+    kind = find_kind(find_task(experiment.task).observation_shape)
+    if experiment.network.encoder == "one-hot" and not kind.has_cells:
+        raise ConfigError(
+            f'network.encoder is "one-hot", but {experiment.task} shows {kind.title}, which are no categories: leave it out'
         )
 
 

@@ -32,6 +32,7 @@ checkpoint_every = 100
 log_every = 2
 
 [network]
+encoder = "one-hot"
 width = 64
 
 [training]

@@ -97,6 +97,19 @@ def at_frame(settings: TrainingConfig, frames: int) -> TrainingConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkConfig:
+    """How the policy sees, and how large it is.
+
+    encoder  paper: its three convolutions, on the numbers of an observation as they are. one-hot: two convolutions on MiniGrid's
+             cells as categories, of which the second keeps four places
+    width    of its features and of its recurrent core; the paper's is 256
+    """
+
+    encoder: Literal["paper", "one-hot"] = "paper"
+    width: int = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HashConfig:
     """Which hash counts, and how large codes are; what is left out (None) is the method's, or the paper's for such observations.
 

@@ -71,9 +71,7 @@ def trained_state(run: Path, checkpoint: str = "newest") -> Trained:
 def build_networks(experiment: Experiment) -> Networks:
     """Fresh networks, as an experiment says."""
     task = find_task(experiment.task)
-    return build(
-        method_of(experiment), task.observation_shape, task.num_actions, experiment.hash, experiment.network.width
-    )
+    return build(method_of(experiment), task.observation_shape, task.num_actions, experiment.hash, experiment.network)
 
 
 def _policy(entry: Path, checkpoint: str) -> Path:

@@ -16,13 +16,14 @@ from leco.methods.novelty import NoveltyOutput
 from leco.models.policy import Policy
 
 if TYPE_CHECKING:
+    from leco.config.training import NetworkConfig
     from leco.methods.novelty import NoveltyInput
     from leco.models.kinds.table import KindNetworks
 
 
-def build(kind: KindNetworks, num_actions: int, width: int) -> Policy:
+def build(kind: KindNetworks, num_actions: int, network: NetworkConfig) -> Policy:
     """The adversary, another policy."""
-    return kind.build_policy(num_actions, width)
+    return kind.build_policy(num_actions, network)
 
 
 def compute(given: NoveltyInput) -> NoveltyOutput:

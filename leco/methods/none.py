@@ -9,11 +9,12 @@ import torch
 from leco.methods.novelty import NoveltyOutput
 
 if TYPE_CHECKING:
+    from leco.config.training import NetworkConfig
     from leco.methods.novelty import NoveltyInput
     from leco.models.kinds.table import KindNetworks
 
 
-def build(_kind: KindNetworks, _num_actions: int, _width: int) -> None:
+def build(_kind: KindNetworks, _num_actions: int, _network: NetworkConfig) -> None:
     """There are no networks."""
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from leco.algo.dedup import Distinct
-    from leco.config.training import TrainingConfig
+    from leco.config.training import NetworkConfig, TrainingConfig
     from leco.learning.state import Batch, Params
     from leco.methods.table import Method
     from leco.models.kinds.table import KindNetworks
@@ -64,8 +64,8 @@ class NoveltyOutput(NamedTuple):
 class Novelty(Protocol):
     """What a file of leco/methods has. `leco.methods.table` names the files."""
 
-    def build(self, kind: KindNetworks, num_actions: int, width: int) -> nn.Module | None:
-        """The networks that only this novelty needs, if it needs any. `width` is the policy's."""
+    def build(self, kind: KindNetworks, num_actions: int, network: NetworkConfig) -> nn.Module | None:
+        """The networks that only this novelty needs, if it needs any. `network` is how the policy is made."""
 
     def compute(self, given: NoveltyInput) -> NoveltyOutput:
         """r_ep of a batch, and the networks' loss."""

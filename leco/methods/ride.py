@@ -16,6 +16,7 @@ from leco.methods.transitions import transitions
 from leco.models.exploration import Dynamics
 
 if TYPE_CHECKING:
+    from leco.config.training import NetworkConfig
     from leco.methods.novelty import NoveltyInput
     from leco.models.exploration import DynamicsOutput
     from leco.models.kinds.table import KindNetworks
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 FORWARD_WEIGHT, INVERSE_WEIGHT = 10.0, 0.1  # of the losses of the two models
 
 
-def build(kind: KindNetworks, num_actions: int, _width: int) -> Dynamics:
+def build(kind: KindNetworks, num_actions: int, _network: NetworkConfig) -> Dynamics:
     """phi, and the forward and inverse model that shape it."""
     return Dynamics(kind.build_embedding(), num_actions)
 

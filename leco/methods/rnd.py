@@ -13,12 +13,13 @@ from leco.methods.transitions import rnd_distances
 from leco.models.exploration import Rnd
 
 if TYPE_CHECKING:
+    from leco.config.training import NetworkConfig
     from leco.learning.state import Params
     from leco.methods.novelty import NoveltyInput
     from leco.models.kinds.table import KindNetworks
 
 
-def build(kind: KindNetworks, _num_actions: int, _width: int) -> Rnd:
+def build(kind: KindNetworks, _num_actions: int, _network: NetworkConfig) -> Rnd:
     """RND's pair, on normalised observations."""
     return Rnd(kind.build_embedding(), kind.build_embedding(), normalises=True)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leco.config.training import NetworkConfig
 from leco.learning.state import Networks
 from leco.methods.novelty import find_novelty
 from leco.methods.table import Hash, Method, Modulation
 from leco.models.intrinsic import Intrinsic, build_feature_module, build_hash_module
 from leco.models.kinds.table import find_kind, networks_of
-from leco.models.policy import PAPER_WIDTH
 
 if TYPE_CHECKING:
     from leco.config.training import HashConfig
@@ -21,7 +21,7 @@ def build(
     observation_shape: tuple[int, ...],
     num_actions: int,
     hash_config: HashConfig | None = None,
-    width: int = PAPER_WIDTH,
+    network: NetworkConfig | None = None,
 ) -> Networks:
     """Fresh networks, from torch's random numbers.
 
@@ -30,15 +30,15 @@ def build(
         observation_shape: Of one observation, which says its kind.
         num_actions: How many the task has.
         hash_config: The size of codes, where it is not the paper's.
-        width: Of the policy's features and recurrent core.
+        network: How the policy sees, and how large it is; the paper's, if not given.
 
     Raises:
         ValueError: no networks are known for such observations, or for such codes.
     """
-    kind = find_kind(observation_shape)
-    policy = networks_of(kind).build_policy(num_actions, width)
+    kind, network = find_kind(observation_shape), network or NetworkConfig()
+    policy = networks_of(kind).build_policy(num_actions, network)
     intrinsic = _intrinsic(method, kind, num_actions, hash_config)
-    return Networks(policy, intrinsic, find_novelty(method).build(networks_of(kind), num_actions, width))
+    return Networks(policy, intrinsic, find_novelty(method).build(networks_of(kind), num_actions, network))
 
 
 def _intrinsic(method: Method, kind: Kind, num_actions: int, hash_config: HashConfig | None) -> Intrinsic | None:

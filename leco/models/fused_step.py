@@ -1,8 +1,8 @@
 """A policy one step at a time, as it acts: fewer and larger products than `Policy.forward`, and no value.
 
-MiniGrid's encoder is three small convolutions and a linear layer. On a few observations such layers cost far more to call than
-to compute, so each stretch of layers without an activation in between becomes one matrix: what it does to the identity. The
-stretch after the last activation ends in the gates of the core, and its matrix stands beside the recurrent one.
+MiniGrid's encoder is two or three small convolutions and a linear layer. On a few observations such layers cost far more to
+call than to compute, so each stretch of layers without an activation in between becomes one matrix: what it does to the
+identity. The stretch after the last activation ends in the gates of the core, and its matrix stands beside the recurrent one.
 
 E     environments
 O...  shape of one observation
@@ -19,8 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from leco.models.kinds.minigrid import OneHotCells
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from leco.models.policy import Policy
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 
 LARGEST = 1024  # numbers in an observation: more would make matrices that cost more than they save
-_LAYERS = (nn.Conv2d, nn.Linear, nn.Flatten, nn.ELU)
+_LAYERS = (nn.Conv2d, nn.Linear, nn.Flatten, nn.ELU, OneHotCells)
 
 
 def make_step_fn(policy: Policy) -> Step:
@@ -56,16 +58,18 @@ def _foldable(policy: Policy) -> bool:
 
 @torch.no_grad()
 def _folded(policy: Policy) -> Step:
-    *stretches, last = _stretches(cast("nn.Sequential", policy.encoder))
+    encoder = cast("nn.Sequential", policy.encoder)
+    one_hot = encoder[0] if isinstance(encoder[0], OneHotCells) else None
+    *stretches, last = _stretches(list(encoder)[one_hot is not None :])
     height, width, channels = policy.image
-    shape: tuple[int, ...] = (channels, height, width)
+    shape: tuple[int, ...] = (channels if one_hot is None else one_hot.channels, height, width)
     layers: list[tuple[Tensor, Tensor]] = []
     for stretch in stretches:
         weight, bias, shape = _affine(stretch, shape)
         layers.append((weight, bias))
-    # Observations come with their channels last.
-    weight, bias = layers[0]
-    layers[0] = weight.view(channels, height, width, -1).permute(1, 2, 0, 3).reshape(len(weight), -1), bias
+    if one_hot is None:  # observations come with their channels last
+        weight, bias = layers[0]
+        layers[0] = weight.view(channels, height, width, -1).permute(1, 2, 0, 3).reshape(len(weight), -1), bias
     weight_ih, weight_hh, core_bias = (
         each[0] for each in (policy.core.weight_ih, policy.core.weight_hh, policy.core.bias)
     )
@@ -78,7 +82,8 @@ def _folded(policy: Policy) -> Step:
     def step(
         state: Tensor, observation_EO: Tensor, start_E: Tensor, _previous_action_E: Tensor, _previous_reward_E: Tensor
     ) -> tuple[Tensor, Tensor]:
-        x = observation_EO.flatten(1).to(gate_weight.dtype)
+        image = observation_EO if one_hot is None else one_hot(observation_EO.permute(0, 3, 1, 2))
+        x = image.flatten(1).to(gate_weight.dtype)
         for weight, bias in layers:
             x = functional.elu_(torch.addmm(bias, x, weight))
         h_EH, c_EH = state[0]
@@ -97,10 +102,10 @@ def _folded(policy: Policy) -> Step:
     return step
 
 
-def _stretches(encoder: nn.Sequential) -> list[nn.Sequential]:
+def _stretches(layers: Iterable[nn.Module]) -> list[nn.Sequential]:
     """The layers between the activations."""
     stretches = [nn.Sequential()]
-    for layer in encoder:
+    for layer in layers:
         if isinstance(layer, nn.ELU):
             stretches.append(nn.Sequential())
         else:

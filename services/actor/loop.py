@@ -59,7 +59,7 @@ class Actor:
         self._experiment = experiment = parse(specification.configuration_toml)
         self._learner = experiment.learner
         shape, num_actions = specification.trajectories.observation_shape, specification.trajectories.action_count
-        self._networks = build(method_of(experiment), shape, num_actions, experiment.hash, experiment.network.width)
+        self._networks = build(method_of(experiment), shape, num_actions, experiment.hash, experiment.network)
         self._env = make(specification.task, specification.environments, seed=0)
         found = (self._env.observation_shape, self._env.num_actions)
         if found != (shape, num_actions):

@@ -121,7 +121,7 @@ def build_learner(
     experiment = open_run(settings.run_dir, settings.config)
     torch.manual_seed(experiment.seed)
     task, method = find_task(experiment.task), method_of(experiment)
-    networks = build(method, task.observation_shape, task.num_actions, experiment.hash, experiment.network.width)
+    networks = build(method, task.observation_shape, task.num_actions, experiment.hash, experiment.network)
     device = torch.device(settings.device)
     networks = Networks(*(net if net is None else net.to(device) for net in networks))  # type: ignore[arg-type]
     checkpoints = Checkpoints(settings.run_dir / "checkpoints", experiment.learner.keep_checkpoints)

@@ -74,7 +74,7 @@ def test_a_method_takes_a_step_with_another_hash(method: str, kind: str) -> None
 def take_a_step(experiment: Experiment) -> None:
     known, row = TASKS[experiment.task], method_of(experiment)
     torch.manual_seed(0)
-    networks = build(row, known.observation_shape, known.num_actions, experiment.hash, experiment.network.width)
+    networks = build(row, known.observation_shape, known.num_actions, experiment.hash, experiment.network)
     coder = make_hash_function(
         row, find_kind(known.observation_shape), networks.intrinsic and networks.intrinsic.eval(), experiment.hash
     )

@@ -120,6 +120,6 @@ def state_of(run: Path, updates: int) -> TrainingState:
     """What a run saved after so many updates."""
     experiment = parse((run / "config.toml").read_text())
     task = find_task(experiment.task)
-    method, width = method_of(experiment), experiment.network.width
-    networks = build(method, task.observation_shape, task.num_actions, experiment.hash, width)
+    method, network = method_of(experiment), experiment.network
+    networks = build(method, task.observation_shape, task.num_actions, experiment.hash, network)
     return load(run / "checkpoints" / f"{updates:09d}.safetensors", init(networks))[0]

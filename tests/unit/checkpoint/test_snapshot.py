@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from leco.checkpoint.snapshot import SnapshotError, acting_params, acting_state, load_snapshot, make_snapshot
+from leco.config.training import NetworkConfig
 from leco.learning.state import init
 from leco.learning.update import update
 from leco.methods.table import METHODS, find_method
@@ -88,13 +89,13 @@ def test_an_actor_of_a_run_without_a_learned_hash_gets_the_policy_alone() -> Non
 
 
 def test_a_policy_of_another_width_is_refused() -> None:
-    narrow = build(find_method("no-int"), (7, 7, 3), 7, width=8)
+    narrow = build(find_method("no-int"), (7, 7, 3), 7, network=NetworkConfig(width=8))
     sent = make_snapshot(init(narrow), 2)
-    load_snapshot(sent, build(find_method("no-int"), (7, 7, 3), 7, width=8))
+    load_snapshot(sent, build(find_method("no-int"), (7, 7, 3), 7, network=NetworkConfig(width=8)))
     with pytest.raises(
         SnapshotError, match=r"snapshot 2 has float32 \[8, 32\] as policy/.*, expected float32 \[16, 32\]"
     ):
-        load_snapshot(sent, build(find_method("no-int"), (7, 7, 3), 7, width=16))
+        load_snapshot(sent, build(find_method("no-int"), (7, 7, 3), 7, network=NetworkConfig(width=16)))
 
 
 def test_a_snapshot_keeps_its_numbers() -> None:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leco.config.experiment import ActorConfig, ConfigError, Experiment, LearnerConfig, Network, method_of
+from leco.config.experiment import ActorConfig, ConfigError, Experiment, LearnerConfig, method_of
 from leco.config.presets import PRESETS
 from leco.config.toml import parse, to_toml
-from leco.config.training import HashConfig, TrainingConfig, at_frame
+from leco.config.training import HashConfig, NetworkConfig, TrainingConfig, at_frame
 from leco.envs.registry import TASKS
 from leco.methods.table import METHODS, Hash, find_method
 from support.training_case import paper_config
@@ -86,7 +86,9 @@ def experiments(draw: st.DrawFn) -> Experiment:
             penalty_on_revisits=draw(st.booleans()),
             earned_trust=draw(st.booleans()),
         ),
-        network=Network(width=draw(counts)),
+        network=NetworkConfig(
+            encoder=draw(st.sampled_from(["paper", "one-hot"])) if grid else "paper", width=draw(counts)
+        ),
         hash=HashConfig(
             kind=kind,
             size=draw(st.none() | st.sampled_from([(2, 3), (4, 6)])) if sized else None,
@@ -106,7 +108,7 @@ def test_what_is_written_is_read_back(experiment: Experiment) -> None:
 def test_every_value_is_written_also_those_that_are_defaults() -> None:
     text = to_toml(parse(TASK))
     off = []
-    for section in (ActorConfig, LearnerConfig, Network, TrainingConfig, HashConfig):
+    for section in (ActorConfig, LearnerConfig, NetworkConfig, TrainingConfig, HashConfig):
         for field in dataclasses.fields(section):
             if field.default is None:
                 off.append(field.name)
@@ -257,6 +259,7 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("training.sequence_length", 0.5, "expected a whole number"),
         ("training.clip_range", "some", "expected a number"),
         ("network.width", 64.5, "expected a whole number"),
+        ("network.encoder", "two-hot", "network.encoder is 'two-hot', expected one of"),
         ("network", 64, "network is 64, expected a section [network]"),
         ("hash.kind", 3, "hash.kind is 3, expected one of"),
         ("training.normalize_advantages", 1, "expected true or false"),
@@ -366,6 +369,13 @@ def test_a_method_without_a_hash_is_asked_for_none(method: str) -> None:
     with pytest.raises(ConfigError, match=message):
         method_of(dataclasses.replace(parse(TASK), method=method, hash=HashConfig(kind="exact")))
     assert method_of(parse(TASK, {"method": method})) == METHODS[method]
+
+
+@pytest.mark.parametrize("task", ["vizdoom-deathmatch", "lasertag_three_opponents_small"])
+def test_pixels_are_no_categories(task: str) -> None:
+    message = f'network.encoder is "one-hot", but {task} shows pixels, which are no categories: leave it out'
+    with pytest.raises(ConfigError, match=message):
+        parse(f'task = "{task}"', {"network.encoder": "one-hot"})
 
 
 @pytest.mark.parametrize("task", ["vizdoom-deathmatch", "lasertag_three_opponents_small"])
@@ -485,7 +495,7 @@ def test_the_paper_is_the_defaults_and_nothing_else() -> None:
     assert (defaults.epochs, defaults.minibatches, defaults.sequence_length, defaults.clip_range) == (1, 1, None, None)
     assert (defaults.normalize_advantages, defaults.episodic_bonus) == (False, "inverse-sqrt")
     assert (defaults.center_bonus, defaults.penalty_on_revisits, defaults.earned_trust) == (False, False, False)
-    assert (Network().width, HashConfig()) == (
+    assert (NetworkConfig().width, HashConfig()) == (
         256,
         HashConfig(kind=None, size=None, codebook_size=None, dsc_levels=None, bits=None),
     )
@@ -549,7 +559,7 @@ def test_the_laptop_learns_from_pixels_in_a_single_pass(task: str) -> None:
         False,
         False,
     )
-    assert (experiment.network, experiment.hash) == (Network(), HashConfig())
+    assert (experiment.network, experiment.hash) == (NetworkConfig(), HashConfig())
     assert (experiment.actors, experiment.learner) == (ActorConfig(), LearnerConfig())
     assert training != parse("", {"task": task}).training
     assert training.reward_scale == 20

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from leco.algo.dedup import distinct
+from leco.config.training import NetworkConfig
 from leco.learning.policy_pass import Sequences, cut, previous_action
 from leco.learning.policy_step import PolicyBatch, Targets
 from leco.learning.state import init
@@ -45,7 +46,7 @@ REUSE = paper_config(
 def narrow(method: str = "exact", hash_kind: str | None = None) -> Networks:
     """With a policy of few units, and none of them as small as they begin."""
     torch.manual_seed(4)
-    nets = build(find_method(method, hash_kind), (7, 7, 3), A, width=8)
+    nets = build(find_method(method, hash_kind), (7, 7, 3), A, network=NetworkConfig(width=8))
     with torch.no_grad():
         for parameter in nets.policy.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from leco.config.training import NetworkConfig
 from leco.methods.table import METHODS, Hash, Modulation, find_method
 from leco.models.build import build
 from leco.models.exploration import Dynamics, Rnd
@@ -27,7 +28,7 @@ NOVELTIES = {"noveld": Rnd, "rnd": Rnd, "ride": Dynamics, "agac": MiniGridPolicy
 def test_every_method_has_networks_for_every_hash(name: str, kind: str | None) -> None:
     torch.manual_seed(0)
     method = find_method(name, kind)
-    nets = build(method, SHAPE, A, width=16)
+    nets = build(method, SHAPE, A, network=NetworkConfig(width=16))
     net = nets.intrinsic
     if method.hash in (Hash.VQ, Hash.AE_LSH):
         assert isinstance(net, HashModule)
@@ -49,7 +50,7 @@ def test_every_method_has_networks_for_every_hash(name: str, kind: str | None) -
 
 @pytest.mark.parametrize("width", [1, 64, 256])
 def test_a_policy_is_as_wide_as_is_asked_for_and_so_is_its_adversary(width: int) -> None:
-    nets = build(find_method("agac"), SHAPE, A, width=width)
+    nets = build(find_method("agac"), SHAPE, A, network=NetworkConfig(width=width))
     for policy in (nets.policy, nets.novelty):
         assert isinstance(policy, MiniGridPolicy)
         assert policy.core.weight_ih[0].shape == policy.core.weight_hh[0].shape == (4 * width, width)
@@ -69,14 +70,16 @@ def test_a_policy_is_as_wide_as_the_papers_unless_another_is_asked_for() -> None
 @pytest.mark.parametrize("kind", [None, "exact"])
 def test_networks_for_pixels(kind: str | None) -> None:
     """The core sees the last action and reward beside features of the width that is asked for."""
-    nets = build(find_method("leco", kind), PIXELS, A, width=32)
+    nets = build(find_method("leco", kind), PIXELS, A, network=NetworkConfig(width=32))
     assert isinstance(nets.policy, PixelPolicy)
     assert nets.policy.core.hidden_size == 32 + A + 1
     assert isinstance(nets.intrinsic, HashModule if kind is None else FeatureModule)
 
 
 def test_nothing_of_a_width_is_in_the_intrinsic_module() -> None:
-    narrow, wide = (build(find_method("leco", "exact"), SHAPE, A, width=width).intrinsic for width in (8, 64))
+    narrow, wide = (
+        build(find_method("leco", "exact"), SHAPE, A, network=NetworkConfig(width=width)).intrinsic for width in (8, 64)
+    )
     assert narrow is not None
     assert wide is not None
     shapes = [{name: p.shape for name, p in net.named_parameters()} for net in (narrow, wide)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,6 +13,9 @@ from leco.models.fused_step import make_step_fn
 from leco.models.kinds.minigrid import MiniGridPolicy
 from leco.models.kinds.pixels import PixelPolicy
 from leco.models.policy import Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 STEPS, ENVIRONMENTS, ACTIONS = 6, 5, 7
 
@@ -45,9 +51,9 @@ def stepped(policy: Policy, inputs: tuple[Tensor, ...], state: Tensor) -> tuple[
     return torch.stack(logits), state
 
 
-@pytest.mark.parametrize("kind", [MiniGridPolicy, PixelPolicy])
-def test_stepping_gives_what_the_policy_gives(kind: type[MiniGridPolicy | PixelPolicy]) -> None:
-    policy = trained(kind(ACTIONS))
+@pytest.mark.parametrize("make", [MiniGridPolicy, partial(MiniGridPolicy, one_hot=True), PixelPolicy])
+def test_stepping_gives_what_the_policy_gives(make: Callable[[int], Policy]) -> None:
+    policy = trained(make(ACTIONS))
     inputs = seen(policy)
     state = torch.randn(policy.initial_state(ENVIRONMENTS).shape, dtype=torch.float64)
     with torch.inference_mode():

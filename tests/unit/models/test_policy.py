@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from leco.models.kinds.minigrid import MiniGridPolicy
+from leco.models.kinds.minigrid import MiniGridPolicy, OneHotCells
 from leco.models.kinds.pixels import PixelPolicy
 from leco.models.policy import PolicyOutput
 
@@ -268,3 +269,22 @@ def test_distinct_observations_of_wrong_shape_are_refused() -> None:
         policy(observation, *rest, policy.initial_state(B), index_TB=index_TB)
     with pytest.raises(ValueError, match=r"start_TB has shape \[5, 2\]; expected \[4, 2\], as index_TB"):
         policy(observation[0], *rest, policy.initial_state(B), index_TB=index_TB[1:])
+
+
+def test_one_hot_cells_are_categories_and_what_minigrid_does_not_have_is_the_largest() -> None:
+    random = torch.Generator().manual_seed(3)
+    value_N3HW = torch.randint(0, 13, (4, 3, 7, 7), generator=random)
+    category_NCHW = OneHotCells()(value_N3HW)
+    expected_NCHW = torch.zeros(4, 21, 7, 7, dtype=torch.long)
+    for n, channel, h, w in itertools.product(range(4), range(3), range(7), range(7)):
+        first, values = ((0, 11), (11, 6), (17, 4))[channel]
+        expected_NCHW[n, first + min(int(value_N3HW[n, channel, h, w]), values - 1), h, w] = 1
+    assert torch.equal(category_NCHW, expected_NCHW)
+    assert OneHotCells()(value_N3HW.double()).dtype == torch.float64
+
+
+def test_a_policy_of_one_hot_cells_tells_values_apart_that_differ_in_kind_alone() -> None:
+    policy = MiniGridPolicy(7, 16, one_hot=True)
+    assert sum(p.numel() for p in policy.encoder.parameters()) == (21 * 9 + 1) * 32 + (32 * 9 + 1) * 32 + 129 * 16
+    ball, box = (torch.full((1, 3, 7, 7), 0.0).index_fill(1, torch.tensor(0), number) for number in (6.0, 7.0))
+    assert not torch.allclose(policy.encoder(ball), policy.encoder(box), atol=1e-3)
