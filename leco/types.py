@@ -97,8 +97,6 @@ class Trajectory:
                                                 terminal one at an end) was seen in its episode; at least 1. None if
                                                 the unroll was not counted
     episodes              one for each of the E episodes that ended, in order
-    run_count             uint32   [T]          how often that code was seen in the whole run, likewise; at least 1. None if the
-                                                unroll was not counted, or the run does not count run-wide
     traceparent           its place in a trace (docs/tracing.md); empty if it is not traced
     """
 
@@ -115,7 +113,6 @@ class Trajectory:
     core_state: npt.NDArray[np.float32]
     count: npt.NDArray[np.uint32] | None
     episodes: tuple[EpisodeSummary, ...]
-    run_count: npt.NDArray[np.uint32] | None = None
     traceparent: str = ""
 
 

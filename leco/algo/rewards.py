@@ -23,16 +23,6 @@ def episodic_bonus(count: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     return count.to(dtype).rsqrt()
 
 
-def mixed_bonus(r_ep: Tensor, run_count: Tensor, share: float) -> Tensor:
-    """(1 - share) r_ep + share / sqrt(N of the run): what is new in its episode, and what is new at all. Both of one shape.
-
-    run_count  how often the code was seen in the whole run, this visit included
-    share      from 0 (the episode alone) to 1
-    """
-    require_same_shape(r_ep=r_ep, run_count=run_count)
-    return (1 - share) * r_ep + share * episodic_bonus(run_count, r_ep.dtype)
-
-
 def soft_asymmetric(reward: Tensor) -> Tensor:
     """5 tanh(r / 5), times 0.3 where it is negative: large rewards count for less, and losses for less than gains. Any shape."""
     squeezed = 5 * torch.tanh(reward / 5)

@@ -96,7 +96,7 @@ _POSITIVE = (
     *("training.policy_learning_rate", "training.intrinsic_learning_rate", "training.novelty_learning_rate"),
     *("training.eps", "training.reward_scale", "training.epochs", "training.minibatches"),
 )
-_SHARES = ("training.gamma", "training.lambda", "training.vtrace_lambda", "training.run_count_weight")
+_SHARES = ("training.gamma", "training.lambda", "training.vtrace_lambda")
 _NOT_NEGATIVE = (
     *("seed", "learner.max_policy_lag", "learner.milestones"),
     *("training.alpha", "training.entropy_cost", "training.agac_coef"),
@@ -207,7 +207,7 @@ def method_of(experiment: Experiment) -> Method:
 
 
 def _check_hash(experiment: Experiment) -> None:
-    """That codes can be as large as is asked for, and that there are counts where they are asked for."""
+    """That codes can be as large as is asked for."""
     size, method = experiment.hash, method_of(experiment)
     if size.size is not None and not all(1 <= each <= 16 for each in size.size):
         raise ConfigError(f"hash.size is {list(size.size)}, expected a height and a width from 1 to 16")
@@ -232,11 +232,6 @@ def _check_hash(experiment: Experiment) -> None:
     if size.size is not None and method.learns_hash and size.size not in (kind.hash_sizes or (size.size,)):
         expected = " or ".join(str(list(each)) for each in kind.hash_sizes or ())
         raise ConfigError(f"hash.size is {list(size.size)}, expected {expected} for a learned hash of {kind.title}")
-    if experiment.training.run_count_weight > 0 and method.novelty != "count":
-        raise ConfigError(
-            f"training.run_count_weight is {experiment.training.run_count_weight}, expected 0 for method {method.name}: "
-            "only methods that are rewarded by counts can count over the whole run"
-        )
 
 
 def _check_network(experiment: Experiment) -> None:

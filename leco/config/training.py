@@ -27,8 +27,6 @@ class TrainingConfig:
                 whole loss, for which the policy's real step serves
     modulator_learning_rate   None for that of the whole intrinsic module. An action's score is a sum over 512 units
                 whose weights Adam moves all at once, however rare the reward that moved them was
-    run_count_weight   the share w of the run-wide count: r_ep = (1 - w) / sqrt(N in the episode) + w / sqrt(N in the run);
-                0 asks the hash-count service for no run-wide counts
     novelty_learning_rate   of the networks that only a novelty needs: RND's predictor, RIDE's dynamics, AGAC's adversary;
                 the method's
     agac_coef   AGAC's c, what an action that the adversary does not foresee is worth; falls to 0 in the course of the run
@@ -69,7 +67,6 @@ class TrainingConfig:
     policy_betas: tuple[float, float] = (0.9, 0.999)
     intrinsic_betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
-    run_count_weight: float = 0.0
     agac_coef: float = 4e-4
     inner_loss: Literal["policy-gradient", "full"] = "policy-gradient"
     max_gradient_norm: float | None = None

@@ -7,7 +7,6 @@ O...  shape of one observation
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -47,9 +46,8 @@ class EpisodeRewards(NamedTuple):
 class EpisodeScorer:
     """Judges whole episodes as the learner judges unrolls, but with the running statistics of its batch norms, as actors do.
 
-    A share of run-wide counts in r_ep (`run_count_weight`) is left out: the run's table is not part of a checkpoint. What a state
-    has no parameters for (`leco.checkpoint.snapshot.acting_state`) cannot be said: r_ta without a modulator is nan, so is r_ep
-    without the networks that measure it, and r_i without either.
+    What a state has no parameters for (`leco.checkpoint.snapshot.acting_state`) cannot be said: r_ta without a modulator is nan,
+    so is r_ep without the networks that measure it, and r_i without either.
 
     Args:
         networks: Their parameters are replaced by those of the state.
@@ -68,8 +66,7 @@ class EpisodeScorer:
         observation_shape: tuple[int, ...],
         hash_config: HashConfig | None = None,
     ) -> None:
-        self._networks, self._state, self._method = networks, state, method
-        self._config = dataclasses.replace(config, run_count_weight=0.0)
+        self._networks, self._state, self._method, self._config = networks, state, method, config
         if networks.intrinsic is not None:
             # Not strict: constants of the networks are part of a state, but torch does not load them.
             networks.intrinsic.load_state_dict({**state.intrinsic, **state.running}, strict=False)

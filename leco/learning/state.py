@@ -39,7 +39,6 @@ class Batch(NamedTuple):
     truncated_TB          bool [T, B], the action was the last before the time limit, without success; None if none was
     terminal_observation_FO   uint8 [F, O...], the true last observations of the F episodes that ended, by time and then by
                           unroll; None if the method does not look at them
-    run_count_TB          integers [T, B], at least 1, over the whole run; None if they are not counted
     """
 
     observation_TBO: Tensor
@@ -53,7 +52,6 @@ class Batch(NamedTuple):
     count_TB: Tensor | None
     truncated_TB: Tensor | None = None
     terminal_observation_FO: Tensor | None = None
-    run_count_TB: Tensor | None = None
 
 
 class Networks(NamedTuple):

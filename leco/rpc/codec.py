@@ -119,8 +119,6 @@ def trajectory_to_message(trajectory: Trajectory, *, compression: Compression = 
     }
     if trajectory.count is not None:
         tensors["count"] = trajectory.count
-    if trajectory.run_count is not None:
-        tensors["run_count"] = trajectory.run_count
     return trajectory_pb2.Trajectory(
         number=trajectory.number,
         parameters_version=trajectory.parameters_version,
@@ -168,7 +166,6 @@ def trajectory_from_message(message: trajectory_pb2.Trajectory, spec: Trajectory
             EpisodeSummary(episode.episode_return, episode.length, episode.success, episode.dropped)
             for episode in message.episodes
         ),
-        run_count=tensors.get("run_count"),
         traceparent=message.traceparent,
     )
 
@@ -186,11 +183,11 @@ def _uncompressed(message: trajectory_pb2.Trajectory, spec: TrajectorySpec) -> t
 
 
 def _largest_payload(spec: TrajectorySpec) -> int:
-    """At least the bytes of any trajectory of this run: one in which every action ends an episode, with all there is to count."""
+    """At least the bytes of any trajectory of this run: one in which every action ends an episode, with counts."""
     steps = spec.unroll_length
     observations = (2 * steps + 1) * math.prod(spec.observation_shape)  # with the terminal ones
-    words = steps * (spec.action_count + 4) + math.prod(spec.core_state_shape)  # action, reward, count, run_count
-    return observations + (steps + 1) + 4 * words + 9 * ALIGNMENT
+    words = steps * (spec.action_count + 3) + math.prod(spec.core_state_shape)  # action, reward, count
+    return observations + (steps + 1) + 4 * words + 8 * ALIGNMENT
 
 
 def parameters_to_messages(

@@ -51,10 +51,6 @@ def _check_tensor_specs(places: Sequence[Place], spec: TrajectorySpec, *, counte
     }
     if counted:
         expected["count"] = ("uint32", (steps,))
-        if (
-            len(places) > len(expected) and places[len(expected)].name == "run_count"
-        ):  # the only one that may be left out
-            expected["run_count"] = ("uint32", (steps,))
     for index, (place, name) in enumerate(itertools.zip_longest(places, expected)):
         if place is None or place.name != name:
             found, wanted = (repr(place.name) if place else "missing"), (repr(name) if name else "no more tensors")
@@ -74,8 +70,8 @@ def _check_tensor_values(tensors: Mapping[str, npt.NDArray[Any]], spec: Trajecto
     _refuse("action", action, (action < 0) | (action >= spec.action_count), f"0 to {spec.action_count - 1}")
     for name in ("reward", "behaviour_logits", "core_state"):
         _refuse(name, tensors[name], ~np.isfinite(tensors[name]), "a finite number")
-    for name in tensors.keys() & {"count", "run_count"}:
-        _refuse(name, tensors[name], tensors[name] < 1, "at least 1")
+    if "count" in tensors:
+        _refuse("count", tensors["count"], tensors["count"] < 1, "at least 1")
 
 
 def _check_episodes(episodes: Sequence[trajectory_pb2.EpisodeSummary], tensors: Mapping[str, npt.NDArray[Any]]) -> None:

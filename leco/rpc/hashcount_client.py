@@ -59,14 +59,11 @@ class CountResult:
         status: An EpisodeStatus of proto/leco/v1/hash_count.proto.
         counts: uint32 [n], read-only: each code's count at its moment. None if it was not counted; `detail` says why.
         detail: For people.
-        run_counts: uint32 [n], read-only: each code's count in the whole run. None if it was not counted or not asked for, or if
-            the service is too old to know of it, which `detail` says then.
     """
 
     status: int
     counts: NDArray[np.uint32] | None
     detail: str
-    run_counts: NDArray[np.uint32] | None = None
 
 
 class HashCountClient:
@@ -102,8 +99,8 @@ class HashCountClient:
         """Ends all patience, also that of a `count` in another thread: it makes no further attempt."""
         self._given_up.set()
 
-    def count(self, batches: Sequence[CodeBatch], *, run_wide: bool = False) -> list[CountResult]:
-        """Counts each batch; the results are in the order of `batches`. With `run_wide` each is counted in the whole run too.
+    def count(self, batches: Sequence[CodeBatch]) -> list[CountResult]:
+        """Counts each batch; the results are in the order of `batches`.
 
         A batch that could not be counted has a result without counts. That includes, once patience has ended, batches that
         the service could not be asked about. The first attempt is always made.
@@ -120,7 +117,7 @@ class HashCountClient:
             remaining = max(deadline - time.monotonic(), 0.001)
             for position, result in zip(
                 waiting,
-                self._attempt([batches[i] for i in waiting], min(self._attempt_seconds, remaining), run_wide=run_wide),
+                self._attempt([batches[i] for i in waiting], min(self._attempt_seconds, remaining)),
                 strict=True,
             ):
                 results[position] = result
@@ -130,32 +127,25 @@ class HashCountClient:
                 return [result for result in results if result is not None]
             pause = min(2 * pause, 2.0)
 
-    def _attempt(self, batches: Sequence[CodeBatch], seconds: float, *, run_wide: bool) -> list[CountResult]:
+    def _attempt(self, batches: Sequence[CodeBatch], seconds: float) -> list[CountResult]:
         try:
-            request = self._request(batches, run_wide=run_wide)
-            response = self._stub.Count(request, timeout=seconds, metadata=tracing.calling())
+            response = self._stub.Count(self._request(batches), timeout=seconds, metadata=tracing.calling())
         except grpc.RpcError as error:
             if error.code() not in TRANSIENT_CODES or "larger than max" in (error.details() or ""):
                 raise
             detail = f"{error.code().name}: {error.details()}"
             return [CountResult(hash_count_pb2.EPISODE_STATUS_UNAVAILABLE, None, detail)] * len(batches)
-        counts, run_counts = np.frombuffer(response.counts, "<u4"), np.frombuffer(response.run_counts, "<u4")
-        ignored = run_wide and len(run_counts) != len(counts)
+        counts = np.frombuffer(response.counts, "<u4")
         results: list[CountResult] = []
         begin = 0
         for batch, result in zip(batches, response.episodes, strict=True):
-            these = slice(begin, begin + len(batch.codes))
-            if result.status not in (COUNTED, REPLAYED):
-                results.append(CountResult(result.status, None, result.detail))
-            elif ignored:
-                results.append(CountResult(result.status, counts[these], "the service does not know run-wide counts"))
-            else:
-                run = run_counts[these] if run_wide else None
-                results.append(CountResult(result.status, counts[these], result.detail, run))
-            begin = these.stop
+            end = begin + len(batch.codes)
+            counted = result.status in (COUNTED, REPLAYED)
+            results.append(CountResult(result.status, counts[begin:end] if counted else None, result.detail))
+            begin = end
         return results
 
-    def _request(self, batches: Sequence[CodeBatch], *, run_wide: bool) -> hash_count_pb2.CountRequest:
+    def _request(self, batches: Sequence[CodeBatch]) -> hash_count_pb2.CountRequest:
         for batch in batches:
             if batch.codes.dtype != np.uint8 or batch.codes.ndim != 2 or batch.codes.shape[1] != self._width:
                 raise ValueError(
@@ -172,5 +162,4 @@ class HashCountClient:
                 for batch in batches
             ],
             codes=b"".join([batch.codes.tobytes() for batch in batches]),
-            run_wide=run_wide,
         )

@@ -24,23 +24,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18leco/v1/hash_count.proto\x12\x07leco.v1\"y\n\x0c\x43ountRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x12\n\ncode_width\x18\x02 \x01(\r\x12\'\n\x08\x65pisodes\x18\x03 \x03(\x0b\x32\x15.leco.v1.EpisodeBatch\x12\r\n\x05\x63odes\x18\x04 \x01(\x0c\x12\x10\n\x08run_wide\x18\x05 \x01(\x08\"Q\n\x0c\x45pisodeBatch\x12\x12\n\nepisode_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\r\x12\x0c\n\x04size\x18\x03 \x01(\r\x12\r\n\x05\x66inal\x18\x04 \x01(\x08\"]\n\rCountResponse\x12(\n\x08\x65pisodes\x18\x01 \x03(\x0b\x32\x16.leco.v1.EpisodeResult\x12\x0e\n\x06\x63ounts\x18\x02 \x01(\x0c\x12\x12\n\nrun_counts\x18\x03 \x01(\x0c\"G\n\rEpisodeResult\x12&\n\x06status\x18\x01 \x01(\x0e\x32\x16.leco.v1.EpisodeStatus\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t*\xa6\x02\n\rEpisodeStatus\x12\x1e\n\x1a\x45PISODE_STATUS_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x45PISODE_STATUS_COUNTED\x10\x01\x12\x1b\n\x17\x45PISODE_STATUS_REPLAYED\x10\x02\x12\x16\n\x12\x45PISODE_STATUS_GAP\x10\x03\x12\x18\n\x14\x45PISODE_STATUS_STALE\x10\x04\x12\x17\n\x13\x45PISODE_STATUS_LOST\x10\x05\x12\x1b\n\x17\x45PISODE_STATUS_CONFLICT\x10\x06\x12\x1b\n\x17\x45PISODE_STATUS_FINISHED\x10\x07\x12\x17\n\x13\x45PISODE_STATUS_FULL\x10\x08\x12\x1e\n\x1a\x45PISODE_STATUS_UNAVAILABLE\x10\t2J\n\x10HashCountService\x12\x36\n\x05\x43ount\x12\x15.leco.v1.CountRequest\x1a\x16.leco.v1.CountResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18leco/v1/hash_count.proto\x12\x07leco.v1\"w\n\x0c\x43ountRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x12\n\ncode_width\x18\x02 \x01(\r\x12\'\n\x08\x65pisodes\x18\x03 \x03(\x0b\x32\x15.leco.v1.EpisodeBatch\x12\r\n\x05\x63odes\x18\x04 \x01(\x0cJ\x04\x08\x05\x10\x06R\x08run_wide\"Q\n\x0c\x45pisodeBatch\x12\x12\n\nepisode_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\r\x12\x0c\n\x04size\x18\x03 \x01(\r\x12\r\n\x05\x66inal\x18\x04 \x01(\x08\"[\n\rCountResponse\x12(\n\x08\x65pisodes\x18\x01 \x03(\x0b\x32\x16.leco.v1.EpisodeResult\x12\x0e\n\x06\x63ounts\x18\x02 \x01(\x0cJ\x04\x08\x03\x10\x04R\nrun_counts\"G\n\rEpisodeResult\x12&\n\x06status\x18\x01 \x01(\x0e\x32\x16.leco.v1.EpisodeStatus\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t*\xa6\x02\n\rEpisodeStatus\x12\x1e\n\x1a\x45PISODE_STATUS_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x45PISODE_STATUS_COUNTED\x10\x01\x12\x1b\n\x17\x45PISODE_STATUS_REPLAYED\x10\x02\x12\x16\n\x12\x45PISODE_STATUS_GAP\x10\x03\x12\x18\n\x14\x45PISODE_STATUS_STALE\x10\x04\x12\x17\n\x13\x45PISODE_STATUS_LOST\x10\x05\x12\x1b\n\x17\x45PISODE_STATUS_CONFLICT\x10\x06\x12\x1b\n\x17\x45PISODE_STATUS_FINISHED\x10\x07\x12\x17\n\x13\x45PISODE_STATUS_FULL\x10\x08\x12\x1e\n\x1a\x45PISODE_STATUS_UNAVAILABLE\x10\t2J\n\x10HashCountService\x12\x36\n\x05\x43ount\x12\x15.leco.v1.CountRequest\x1a\x16.leco.v1.CountResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'leco.v1.hash_count_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EPISODESTATUS']._serialized_start=412
-  _globals['_EPISODESTATUS']._serialized_end=706
+  _globals['_EPISODESTATUS']._serialized_start=408
+  _globals['_EPISODESTATUS']._serialized_end=702
   _globals['_COUNTREQUEST']._serialized_start=37
-  _globals['_COUNTREQUEST']._serialized_end=158
-  _globals['_EPISODEBATCH']._serialized_start=160
-  _globals['_EPISODEBATCH']._serialized_end=241
-  _globals['_COUNTRESPONSE']._serialized_start=243
-  _globals['_COUNTRESPONSE']._serialized_end=336
-  _globals['_EPISODERESULT']._serialized_start=338
-  _globals['_EPISODERESULT']._serialized_end=409
-  _globals['_HASHCOUNTSERVICE']._serialized_start=708
-  _globals['_HASHCOUNTSERVICE']._serialized_end=782
+  _globals['_COUNTREQUEST']._serialized_end=156
+  _globals['_EPISODEBATCH']._serialized_start=158
+  _globals['_EPISODEBATCH']._serialized_end=239
+  _globals['_COUNTRESPONSE']._serialized_start=241
+  _globals['_COUNTRESPONSE']._serialized_end=332
+  _globals['_EPISODERESULT']._serialized_start=334
+  _globals['_EPISODERESULT']._serialized_end=405
+  _globals['_HASHCOUNTSERVICE']._serialized_start=704
+  _globals['_HASHCOUNTSERVICE']._serialized_end=778
 # @@protoc_insertion_point(module_scope)

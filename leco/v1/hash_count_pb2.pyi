@@ -50,9 +50,7 @@ class _EpisodeStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Episode
     EPISODE_STATUS_FULL: _EpisodeStatus.ValueType  # 8
     """The store is full and refused to grow. Nothing was evicted. Repeat later, when other episodes have ended."""
     EPISODE_STATUS_UNAVAILABLE: _EpisodeStatus.ValueType  # 9
-    """The store could not be reached for this episode, or with `run_wide` for the run's table (one node of a cluster is
-    away). Repeat the batch.
-    """
+    """The store could not be reached for this episode (one node of a cluster is away). Repeat the batch."""
 
 class EpisodeStatus(_EpisodeStatus, metaclass=_EpisodeStatusEnumTypeWrapper):
     """What happened to one episode's batch. Only COUNTED and REPLAYED come with counts; every other status means that
@@ -84,9 +82,7 @@ EPISODE_STATUS_FINISHED: EpisodeStatus.ValueType  # 7
 EPISODE_STATUS_FULL: EpisodeStatus.ValueType  # 8
 """The store is full and refused to grow. Nothing was evicted. Repeat later, when other episodes have ended."""
 EPISODE_STATUS_UNAVAILABLE: EpisodeStatus.ValueType  # 9
-"""The store could not be reached for this episode, or with `run_wide` for the run's table (one node of a cluster is
-away). Repeat the batch.
-"""
+"""The store could not be reached for this episode (one node of a cluster is away). Repeat the batch."""
 Global___EpisodeStatus: _TypeAlias = EpisodeStatus  # noqa: Y015
 
 @_typing.final
@@ -99,7 +95,6 @@ class CountRequest(_message.Message):
     CODE_WIDTH_FIELD_NUMBER: _builtins.int
     EPISODES_FIELD_NUMBER: _builtins.int
     CODES_FIELD_NUMBER: _builtins.int
-    RUN_WIDE_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """The run that the episodes belong to: 1 to 64 of A-Z a-z 0-9 . _ -
     Equal episode ids in different runs are different episodes. A run needs no registration.
@@ -108,11 +103,7 @@ class CountRequest(_message.Message):
     """Bytes in each code, 1 to 256. It must not change within an episode."""
     codes: _builtins.bytes
     """The codes of all episodes, one after another without separators, in the order of `episodes`.
-    Its length is code_width times the sum of all `size` fields, and that sum is at most 524,288, or 262,144 with `run_wide`.
-    """
-    run_wide: _builtins.bool
-    """Whether the codes shall be counted in a table of the whole run too: the answer then has `run_counts`, which says what
-    that count promises. It costs a second round trip to the store. What is sent without it is not in that table.
+    Its length is code_width times the sum of all `size` fields, and that sum is at most 524,288.
     """
     @_builtins.property
     def episodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpisodeBatch]:
@@ -125,11 +116,10 @@ class CountRequest(_message.Message):
         code_width: _builtins.int = ...,
         episodes: _abc.Iterable[Global___EpisodeBatch] | None = ...,
         codes: _builtins.bytes = ...,
-        run_wide: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_width", b"code_width", "codes", b"codes", "episodes", b"episodes", "run", b"run", "run_wide", b"run_wide"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_width", b"code_width", "codes", b"codes", "episodes", b"episodes", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -179,34 +169,11 @@ class CountResponse(_message.Message):
 
     EPISODES_FIELD_NUMBER: _builtins.int
     COUNTS_FIELD_NUMBER: _builtins.int
-    RUN_COUNTS_FIELD_NUMBER: _builtins.int
     counts: _builtins.bytes
     """One unsigned 32-bit little-endian integer for each code of the request, in the same order: how often this code
     was seen in its episode up to and including this occurrence, so at least 1. Zero where the episode was
     not counted (its status is neither COUNTED nor REPLAYED).
     An episode may have at most 4,294,967,295 codes.
-    """
-    run_counts: _builtins.bytes
-    """Empty unless `run_wide` was set; then packed like `counts`, with zeros where those are: how often this code was seen in
-    the whole run up to and including this occurrence, over all episodes of all clients; at least 1.
-
-    The batches of a call are counted in its order, and calls in the order in which they reach the table. While nothing
-    fails, n visits of a code are answered with the numbers 1 to n, each once, to whichever clients made them.
-
-    `counts` is exact. This count is a statistic over a table that all clients share, and promises less:
-      - A batch is counted in its episode first and then, only if its status is COUNTED, in the run, so at most once. If the
-        service or the store fails between the two, the batch's visits, or those of some of its codes, are missing in the
-        run's table for ever. No episode's counts are ever touched by that.
-      - A batch that is REPLAYED adds nothing, and is answered from the table as this call finds it, as if the batch's visits
-        were the last ones in it: with the same numbers as before if nobody has seen these codes since, otherwise with higher
-        ones; with lower ones if the batch's visits are missing.
-      - If the table cannot be reached, the batch is UNAVAILABLE although it may be counted in its episode. Repeat it: it is
-        REPLAYED then.
-      - The table holds a limited number of codes (a setting of the service). A new code that finds no place in it is not
-        stored: every call is answered as if it were the first with this code. While the store is full, no visits are added.
-      - The table is forgotten when the run sends nothing with `run_wide` for as long as abandoned episodes are kept, or when
-        the store loses its data. Nothing says so: the counts begin again at 1.
-      - Numbers end at 4,294,967,295.
     """
     @_builtins.property
     def episodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpisodeResult]:
@@ -217,11 +184,10 @@ class CountResponse(_message.Message):
         *,
         episodes: _abc.Iterable[Global___EpisodeResult] | None = ...,
         counts: _builtins.bytes = ...,
-        run_counts: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "episodes", b"episodes", "run_counts", b"run_counts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "episodes", b"episodes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -42,8 +42,6 @@ class Trajectory(_message.Message):
       count                 uint32   [T]           how often the code of the observation that action[t] led to (the terminal one at
                                                    an end) was seen in its episode, as the HashCount service answered; at
                                                    least 1. Present exactly if `counted` is true
-      run_count             uint32   [T]           how often that code was seen in the whole run, likewise (`run_counts`); at least 1.
-                                                   Present only if `counted` is true and the run counts run-wide
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -83,13 +83,7 @@ class Actor:
         client = HashCountClient(
             hashcount, run=specification.run, code_width=hash_function.width, patience_seconds=COUNT_PATIENCE_SECONDS
         )
-        return VisitCounter(
-            client,
-            hash_function,
-            specification.environments,
-            run_wide=experiment.training.run_count_weight > 0,
-            strict=self._learner.deterministic,
-        )
+        return VisitCounter(client, hash_function, specification.environments, strict=self._learner.deterministic)
 
     def give_up(self) -> None:
         """Waits no more for the hash-count service."""

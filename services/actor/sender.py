@@ -18,14 +18,16 @@ from leco.types import Trajectory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
     from leco.learning.state import Params
     from leco.rpc.learner_client import LearnerClient
     from leco.telemetry.tracing import UnrollTrace
     from services.actor.metrics import ActorMetrics
     from services.actor.rollout import Unroll
-    from services.actor.visit_counter import VisitCounter, VisitCounts
+    from services.actor.visit_counter import VisitCounter
 
-    Counts = list[VisitCounts | None]
+    Counts = list[npt.NDArray[np.uint32] | None]
 
 
 HELD_UP_SECONDS = 0.02
@@ -134,7 +136,7 @@ class Sender:
         unroll, place = pending.unroll, tracing.traceparent()
         shape = unroll.observation_TEO.shape[2:]
         trajectories = []
-        for e, (counts_T, endings) in enumerate(zip(counts, unroll.endings, strict=True)):
+        for e, (count_T, endings) in enumerate(zip(counts, unroll.endings, strict=True)):
             self._number += 1
             last = [ending.observation_O for ending in endings]
             trajectories.append(
@@ -150,9 +152,8 @@ class Sender:
                     reward=unroll.reward_TE[:, e],
                     behaviour_logits=unroll.logits_TEA[:, e],
                     core_state=unroll.core_LCEH[:, :, e],
-                    count=None if counts_T is None else counts_T.episode_T,
+                    count=count_T,
                     episodes=tuple(ending.summary for ending in endings),
-                    run_count=None if counts_T is None else counts_T.run_T,
                     traceparent=place,
                 )
             )

@@ -45,13 +45,6 @@ class _Episode:
     lost: bool = False
 
 
-class VisitCounts(NamedTuple):
-    """The counts [T] of one environment in its episodes and, if they are asked for, in the whole run."""
-
-    episode_T: npt.NDArray[np.uint32]
-    run_T: npt.NDArray[np.uint32] | None
-
-
 class VisitCounter:
     """Follows the episodes of E environments.
 
@@ -59,21 +52,13 @@ class VisitCounter:
         client: Of the hash-count service.
         hash_function: Of the method.
         num_envs: E.
-        run_wide: Whether to have everything counted in the whole run too.
         strict: Whether it is an error if counts cannot be had.
     """
 
     def __init__(
-        self,
-        client: HashCountClient,
-        hash_function: HashFunction,
-        num_envs: int,
-        *,
-        run_wide: bool = False,
-        strict: bool = False,
+        self, client: HashCountClient, hash_function: HashFunction, num_envs: int, *, strict: bool = False
     ) -> None:
-        self._client, self._hash = client, hash_function
-        self._run_wide, self._strict = run_wide, strict
+        self._client, self._hash, self._strict = client, hash_function, strict
         self._hash_version = 0
         self._episodes = [_Episode() for _ in range(num_envs)]
 
@@ -87,17 +72,14 @@ class VisitCounter:
             self._hash.load(tensors)
             self._hash_version = version
 
-    def count(self, unroll: Unroll) -> list[VisitCounts | None]:
-        """The counts of each environment; None where they could not be had for every step."""
+    def count(self, unroll: Unroll) -> list[npt.NDArray[np.uint32] | None]:
+        """The counts [T] of each environment; None where they could not be had for every step."""
         steps, num_envs = unroll.action_TE.shape
         with tracing.span("code"):
             code_TEW, terminal = self._hashed(unroll)
         batches: list[CodeBatch] = []
         where: list[tuple[int, EpisodeSegment]] = []
-        counts_E: list[VisitCounts | None] = [
-            VisitCounts(np.zeros(steps, np.uint32), np.zeros(steps, np.uint32) if self._run_wide else None)
-            for _ in range(num_envs)
-        ]
+        counts: list[npt.NDArray[np.uint32] | None] = [np.zeros(steps, np.uint32) for _ in range(num_envs)]
         for e in range(num_envs):
             ends = iter(terminal[e])
             for segment in segments(unroll.start_TE[:, e]):
@@ -105,7 +87,7 @@ class VisitCounter:
                     self._episodes[e] = _Episode()
                 episode = self._episodes[e]
                 if episode.lost:
-                    counts_E[e] = None
+                    counts[e] = None
                     if segment.final:
                         next(ends)
                     continue
@@ -117,26 +99,27 @@ class VisitCounter:
                 where.append((e, segment))
                 episode.sequence += 1
         if batches:  # none if all episodes are lost
-            self._fill(batches, where, counts_E)
-        return counts_E
+            self._fill(batches, where, counts)
+        return counts
 
     def _fill(
-        self, batches: list[CodeBatch], where: list[tuple[int, EpisodeSegment]], counts_E: list[VisitCounts | None]
+        self,
+        batches: list[CodeBatch],
+        where: list[tuple[int, EpisodeSegment]],
+        counts: list[npt.NDArray[np.uint32] | None],
     ) -> None:
         failed = []
         by_id = {episode.id: episode for episode in self._episodes}
         with tracing.span("count", kind="client", batches=len(batches)):
-            results = self._client.count(batches, run_wide=self._run_wide)
+            results = self._client.count(batches)
         for batch, (e, segment), result in zip(batches, where, results, strict=True):
-            if result.counts is None and batch.episode_id in by_id:
-                by_id[batch.episode_id].lost = True
-            if result.counts is None or (self._run_wide and result.run_counts is None):
+            if result.counts is None:
                 failed.append(result.detail)
-                counts_E[e] = None
-            if (counts := counts_E[e]) is not None:
-                for count_T, answer in ((counts.episode_T, result.counts), (counts.run_T, result.run_counts)):
-                    if count_T is not None and answer is not None:
-                        count_T[segment.begin : segment.end] = answer[1:] if segment.fresh else answer
+                counts[e] = None
+                if batch.episode_id in by_id:
+                    by_id[batch.episode_id].lost = True
+            elif (count_T := counts[e]) is not None:
+                count_T[segment.begin : segment.end] = result.counts[1:] if segment.fresh else result.counts
         if failed and self._strict:
             raise ValueError(
                 "counting failed, and a deterministic run cannot leave anything out: restart the learner, which goes on from its "

@@ -88,8 +88,6 @@ def open_store(settings: HashCountSettings, metrics: HashCountMetrics) -> Store:
             max_bytes=settings.max_memory,
             ttl=settings.ttl,
             retry_window=settings.retry_window,
-            max_run_codes=settings.max_run_codes,
-            on_run_codes=metrics.run_codes,
         )
         metrics.memory_bytes.set_function(
             lambda: memory.used_bytes
@@ -101,8 +99,6 @@ def open_store(settings: HashCountSettings, metrics: HashCountMetrics) -> Store:
         retry_window=settings.retry_window,
         threads=settings.store_connections,
         on_round_trip=metrics.round_trip,
-        max_run_codes=settings.max_run_codes,
-        on_run_codes=metrics.run_codes,
     )
 
 

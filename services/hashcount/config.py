@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from services import flags
 from services.hashcount.address import StoreAddress, parse_address
 from services.hashcount.memory import MemoryStore
-from services.hashcount.run_counts import MAX_RUN_CODES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +44,6 @@ class HashCountSettings:
     ttl: float
     retry_window: float
     max_memory: int
-    max_run_codes: int = MAX_RUN_CODES
 
     @property
     def store_for_people(self) -> str:
@@ -90,7 +88,6 @@ def read_settings(arguments: Sequence[str]) -> HashCountSettings:
         ttl=parsed.ttl,
         retry_window=parsed.retry_window,
         max_memory=max_memory or 1 << 30,
-        max_run_codes=parsed.max_run_codes,
     )
 
 
@@ -119,7 +116,7 @@ def _parser() -> flags.ServiceParser:
         default="2h",
         kind=flags.duration,
         metavar="TIME",
-        help="an episode or a run-wide table without a batch for this long is given up and freed: 90, 90s, 15m, 2h",
+        help="an episode without a batch for this long is given up and its table freed: 90, 90s, 15m, 2h",
     )
     parser.setting(
         "--retry-window",
@@ -134,13 +131,6 @@ def _parser() -> flags.ServiceParser:
         kind=flags.size,
         metavar="SIZE",
         help="what --store memory may hold before it refuses batches: 512MiB, 2GiB (default: 1GiB)",
-    )
-    parser.setting(
-        "--max-run-codes",
-        default=str(MAX_RUN_CODES),
-        kind=flags.whole_number(1, 1 << 40),
-        metavar="N",
-        help="how many distinct codes a run-wide table may hold; further ones are not stored and count as new each time",
     )
     return parser
 

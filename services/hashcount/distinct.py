@@ -63,26 +63,11 @@ class Distinct:
         self.spans = [slice(*ends) for ends in pairwise([0, *accumulate(numbers.tolist())])]
 
 
-def parts_of(codes_N: NDArray[Any], width: int, bits: int) -> NDArray[np.uint64]:
-    """Which of 2**bits parts of about equal size each code belongs to, for ever and on any machine: 0, 1, ..."""
-    hash_N = _hashed(_words(codes_N, width), np.zeros(len(codes_N), np.uint64))
-    return hash_N >> np.uint64(64 - bits)
-
-
 def _words(codes_N: NDArray[Any], width: int) -> NDArray[np.uint64]:
-    """The codes as words, filled up with zeros; the same numbers on any machine."""
+    """The codes as words, filled up with zeros."""
     padded = np.zeros((len(codes_N), -(-width // 8) * 8), np.uint8)
     padded[:, :width] = codes_N.view(np.uint8).reshape(-1, width)
-    return np.ascontiguousarray(padded.view("<u8").T)
-
-
-def _hashed(words_WN: NDArray[np.uint64], batch_N: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Numbers that differ if batches or codes do, but for a rare collision."""
-    hash_N = batch_N * _MIX
-    for word_N in words_WN:
-        hash_N = (hash_N ^ word_N) * _MIX
-        hash_N ^= hash_N >> _FOLD
-    return hash_N
+    return np.ascontiguousarray(padded.view(np.uint64).T)
 
 
 def _grouped(words_WN: NDArray[np.uint64], batch_N: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
@@ -93,7 +78,11 @@ def _grouped(words_WN: NDArray[np.uint64], batch_N: NDArray[np.uint64]) -> tuple
     """
     n = len(batch_N)
     bits = np.uint64(max(n - 1, 1).bit_length())
-    keys_N = (_hashed(words_WN, batch_N) >> bits << bits) | np.arange(n, dtype=np.uint64)
+    hash_N = batch_N * _MIX
+    for word_N in words_WN:
+        hash_N = (hash_N ^ word_N) * _MIX
+        hash_N ^= hash_N >> _FOLD
+    keys_N = (hash_N >> bits << bits) | np.arange(n, dtype=np.uint64)
     keys_N.sort()
     order_N = (keys_N & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.intp)
     begins_N = _differs(words_WN, batch_N, order_N)

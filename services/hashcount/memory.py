@@ -13,8 +13,6 @@ import numpy as np
 from services.hashcount import store
 from services.hashcount.count_arena import Visits, code_bytes
 from services.hashcount.distinct import Distinct
-from services.hashcount.memory_run_counts import RunTables
-from services.hashcount.run_counts import MAX_RUN_CODES, RunVisits
 from services.hashcount.store import Batch, Outcome, Status
 
 if TYPE_CHECKING:
@@ -57,8 +55,6 @@ class MemoryStore:
         max_bytes: The limit. The process itself needs some 70 MB more.
         ttl: Seconds after its last batch when an episode that never ended is forgotten.
         retry_window: Seconds for which the answer to a final batch is kept.
-        max_run_codes: How many codes a run-wide table may hold; and all of them together at most half of `max_bytes`.
-        on_run_codes: Is told how many codes a call added to a run-wide table, and how many of its codes found no place there.
         clock: Seconds, monotonic.
 
     Attributes:
@@ -68,14 +64,7 @@ class MemoryStore:
     LEAST_BYTES = 4 * Visits.STEP * Visits.PLACE_BYTES
 
     def __init__(
-        self,
-        *,
-        max_bytes: int,
-        ttl: float,
-        retry_window: float,
-        max_run_codes: int = MAX_RUN_CODES,
-        on_run_codes: Callable[[int, int], None] = lambda _new, _unstored: None,
-        clock: Callable[[], float] = time.monotonic,
+        self, *, max_bytes: int, ttl: float, retry_window: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         if max_bytes < self.LEAST_BYTES:
             raise ValueError(f"the memory store needs at least {self.LEAST_BYTES:,} bytes, and not {max_bytes:,}")
@@ -87,24 +76,21 @@ class MemoryStore:
         self._live: OrderedDict[Key, _Episode] = OrderedDict()
         self._finished: OrderedDict[Key, _Episode] = OrderedDict()
         self._visits = Visits()
-        self._runs = RunTables(max_codes=max_run_codes, max_bytes=max_bytes // 2, ttl=ttl)
-        self._on_run_codes = on_run_codes
         self.used_bytes = 0
         self._reserve(Visits.STEP)
 
-    async def count(self, run: str, width: int, batches: Sequence[Batch], *, run_wide: bool = False) -> list[Outcome]:
+    async def count(self, run: str, width: int, batches: Sequence[Batch]) -> list[Outcome]:
         """See `Store.count`."""
         now = self._clock()
         self._forget_expired(now)
         distinct = Distinct(width, [batch.codes for batch in batches])
         if self._reserve(len(distinct.codes)):
-            outcomes = self._count(run, width, batches, distinct, now, places_reserved=True)
-        else:  # nearly full: one after another, so that each sees what the one before it took or gave back
-            outcomes = [
-                self._count(run, width, [batch], Distinct(width, [batch.codes]), now, places_reserved=False)[0]
-                for batch in batches
-            ]
-        return self._count_in_run(run, width, distinct, outcomes, now) if run_wide else outcomes
+            return self._count(run, width, batches, distinct, now, places_reserved=True)
+        # Nearly full: one after another, so that each sees what the one before it took or gave back.
+        return [
+            self._count(run, width, [batch], Distinct(width, [batch.codes]), now, places_reserved=False)[0]
+            for batch in batches
+        ]
 
     async def check(self) -> None:
         """See `Store.check`: memory is always there."""
@@ -176,18 +162,6 @@ class MemoryStore:
             begin = end
         return complete
 
-    def _count_in_run(
-        self, run: str, width: int, distinct: Distinct, outcomes: Sequence[Outcome], now: float
-    ) -> list[Outcome]:
-        visits = RunVisits(width, distinct, outcomes)
-        if not len(visits.codes):
-            return visits.answered(visits.times, {})
-        before = self._runs.used_bytes
-        added = self._runs.add(run, width, visits, now, self._max_bytes - self.used_bytes)
-        self.used_bytes += self._runs.used_bytes - before
-        self._on_run_codes(added.new, added.unstored)
-        return visits.answered(added.before_U, {})
-
     def _finish(self, key: Key, episode: _Episode, now: float) -> None:
         """Frees the table; what is needed to answer a retry stays for a while."""
         del self._live[key]
@@ -238,9 +212,6 @@ class MemoryStore:
                 del episodes[key]
                 self._visits.release(episode.table.values())
                 self.used_bytes -= episode.bytes
-        before = self._runs.used_bytes
-        self._runs.forget_expired(now)
-        self.used_bytes += self._runs.used_bytes - before
 
 
 def _without_counting(episode: _Episode | None, width: int, batch: Batch, digest: int) -> Outcome | None:

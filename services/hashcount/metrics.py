@@ -34,17 +34,6 @@ class HashCountMetrics:
             "Codes counted that were new in their episode (their count is 1).",
             registry=registry,
         )
-        self.new_run_codes = Counter(
-            "leco_hashcount_new_run_codes",
-            "Codes that were new in their run, and were added to its run-wide table.",
-            registry=registry,
-        )
-        self.unstored_run_codes = Counter(
-            "leco_hashcount_unstored_run_codes",
-            "Codes whose visits were not added to the run-wide table, because it or the store is full, so that new ones stay "
-            "new; in each call a code is one, however often it occurs.",
-            registry=registry,
-        )
         self.live_episodes = Gauge(
             "leco_hashcount_live_episodes",
             "Episodes with a visit table in the store, of all runs and replicas; looked up every few seconds.",
@@ -55,7 +44,7 @@ class HashCountMetrics:
         )
         self.store_round_trips = Histogram(
             "leco_hashcount_store_round_trip_seconds",
-            "Round trips to Redis, one for each call and server, and a second one for run-wide counts.",
+            "Round trips to Redis, one for each call and server.",
             registry=registry,
             buckets=LATENCY_BUCKETS,
         )
@@ -83,11 +72,6 @@ class HashCountMetrics:
         """Notes what the store holds and may hold."""
         self.memory_bytes.set(used)
         self._memory_limit_bytes.set(limit)
-
-    def run_codes(self, new: int, unstored: int) -> None:  # a callback
-        """Notes what a call added to a run-wide table, and what found no place there."""
-        self.new_run_codes.inc(new)
-        self.unstored_run_codes.inc(unstored)
 
     def unavailable(self, batches: int) -> None:
         """Notes batches of a call for which no server of the store could be reached."""

@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import redis
 import structlog
 
-from services.hashcount.redis_script import TABLE_PATTERN, RunScriptCalls, ScriptCalls, load_script, reason
-from services.hashcount.run_counts import MAX_RUN_CODES, RunVisits
+from services.hashcount.redis_script import TABLE_PATTERN, ScriptCalls, load_script, reason
 from services.hashcount.store import Status, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from services.hashcount.distinct import Distinct
-    from services.hashcount.redis_script import Script
     from services.hashcount.store import Batch, Outcome
     from services.hashcount.topology import Topology
 
@@ -31,14 +28,13 @@ log = structlog.get_logger(__name__)
 REDIRECTS = (redis.exceptions.MovedError, redis.exceptions.AskError, redis.exceptions.TryAgainError)
 UNREACHABLE = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
 ANY_ERROR = (redis.exceptions.RedisError, redis.exceptions.RedisClusterException)
-NOT_COVERED = redis.exceptions.ClusterDownError("no node of the cluster holds the slot of this key now")
+NOT_COVERED = redis.exceptions.ClusterDownError("no node of the cluster holds the slot of this episode now")
 
 
 class RedisStore:
     """Sends one script for each episode, all episodes of a call in one pipeline for each server.
 
-    Because a batch that arrives twice is answered from its record, every failure of the connection may simply be retried. Not so
-    the scripts for a run-wide table, which follow those of the episodes, one for each part of the table: each is sent once.
+    Because a batch that arrives twice is answered from its record, every failure of the connection may simply be retried.
 
     Args:
         topology: Where the keys are.
@@ -46,8 +42,6 @@ class RedisStore:
         retry_window: Seconds for which the answer to a final batch is kept.
         threads: Pipelines in progress at once; each has a connection of its own.
         on_round_trip: Is told the seconds that each pipeline took, and whether it failed.
-        max_run_codes: How many codes a run-wide table may hold.
-        on_run_codes: Is told how many codes a call added to a run-wide table, and how many of its codes found no place there.
     """
 
     def __init__(
@@ -58,99 +52,59 @@ class RedisStore:
         retry_window: float,
         threads: int,
         on_round_trip: Callable[[float, bool], None],
-        max_run_codes: int = MAX_RUN_CODES,
-        on_run_codes: Callable[[int, int], None] = lambda _new, _unstored: None,
     ) -> None:
         self._topology = topology
         self._ttl_ms = int(ttl * 1000)
         self._retry_window_ms = int(retry_window * 1000)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="redis")
         self._on_round_trip = on_round_trip
-        self._max_run_codes = max_run_codes
-        self._on_run_codes = on_run_codes
-        self._script, self._run_script = load_script("count.lua"), load_script("count_run.lua")
+        self._script, self._script_sha = load_script()
         self._inspected = False
 
-    async def count(self, run: str, width: int, batches: Sequence[Batch], *, run_wide: bool = False) -> list[Outcome]:
+    async def count(self, run: str, width: int, batches: Sequence[Batch]) -> list[Outcome]:
         """See `Store.count`."""
         calls = ScriptCalls(run, width, batches)
-
-        def arguments(i: int) -> tuple[object, ...]:
-            return calls.arguments(i, self._ttl_ms, self._retry_window_ms)
-
-        outcomes = calls.outcomes(await self._ask(self._script, calls.records, arguments, repeatable=True))
-        if run_wide:
-            outcomes = await self._count_in_run(run, width, calls.distinct, outcomes)
-        if all(outcome.status is Status.UNAVAILABLE for outcome in outcomes):
-            raise StoreUnavailableError(outcomes[0].detail)
-        return outcomes
-
-    async def _count_in_run(
-        self, run: str, width: int, distinct: Distinct, outcomes: Sequence[Outcome]
-    ) -> list[Outcome]:
-        """Adds what was counted to the run's table. A part without codes of this call is asked too: the parts expire together."""
-        visits = RunVisits(width, distinct, outcomes)
-        if not len(visits.codes):
-            return visits.answered(visits.times, {})
-        calls = RunScriptCalls(run, width, visits, self._max_run_codes)
-
-        def arguments(part: int) -> tuple[object, ...]:
-            return calls.arguments(part, self._ttl_ms)
-
-        answered, new, unstored = calls.outcomes(
-            await self._ask(self._run_script, calls.parts, arguments, repeatable=False)
-        )
-        self._on_run_codes(new, unstored)
-        return answered
-
-    async def _ask(
-        self, script: Script, keys: Sequence[bytes], arguments: Callable[[int], tuple[object, ...]], *, repeatable: bool
-    ) -> list[bytes | Exception]:
-        """What the script answers for each key, or the error in its place. `repeatable`: to run it twice is as good as once."""
-        replies: list[bytes | Exception] = [NOT_COVERED] * len(keys)
+        replies: list[bytes | Exception] = [NOT_COVERED] * len(batches)
 
         def ask(server: redis.Redis, positions: Sequence[int]) -> None:
-            answers = self._ask_server(server, script, [arguments(i) for i in positions], repeatable=repeatable)
-            for i, reply in zip(positions, answers, strict=True):
+            commands = [calls.arguments(i, self._ttl_ms, self._retry_window_ms) for i in positions]
+            for i, reply in zip(positions, self._ask(server, commands), strict=True):
                 replies[i] = reply
 
         try:
             if not self._topology.known:
                 await self._in_thread(self._topology.learn)
-            groups = self._topology.split(keys)
+            groups = self._topology.split(calls.records)
         except ANY_ERROR as error:
             raise StoreUnavailableError(reason(error)) from error
         await asyncio.gather(*(self._in_thread(ask, server, positions) for server, positions in groups))
-        return replies
+        outcomes = calls.outcomes(replies)
+        if all(outcome.status is Status.UNAVAILABLE for outcome in outcomes):
+            raise StoreUnavailableError(outcomes[0].detail)
+        return outcomes
 
-    def _ask_server(
-        self, server: redis.Redis, script: Script, commands: Sequence[tuple[object, ...]], *, repeatable: bool
-    ) -> list[bytes | Exception]:
+    def _ask(self, server: redis.Redis, commands: Sequence[tuple[object, ...]]) -> list[bytes | Exception]:
         """What the script answers to each of `commands`, or the error in its place."""
-        replies = self._pipeline(server, script, commands)
-        if repeatable and isinstance(
-            replies[0], redis.exceptions.ConnectionError
-        ):  # perhaps only this connection was cut
-            replies = self._pipeline(server, script, commands)
+        replies = self._pipeline(server, commands)
+        if isinstance(replies[0], redis.exceptions.ConnectionError):  # perhaps only this connection was cut
+            replies = self._pipeline(server, commands)
         if isinstance(replies[0], UNREACHABLE):
             self._topology.forget()
         for i, reply in enumerate(replies):
-            if isinstance(reply, REDIRECTS):  # it did nothing here
+            if isinstance(reply, REDIRECTS):
                 try:
-                    replies[i] = self._topology.follow("EVAL", script.text, *commands[i])
+                    replies[i] = self._topology.follow("EVAL", self._script, *commands[i])
                 except ANY_ERROR as error:
                     replies[i] = error
         return replies
 
-    def _pipeline(
-        self, server: redis.Redis, script: Script, commands: Sequence[tuple[object, ...]]
-    ) -> list[bytes | Exception]:
+    def _pipeline(self, server: redis.Redis, commands: Sequence[tuple[object, ...]]) -> list[bytes | Exception]:
         """One round trip for all of `commands`."""
         pipeline = server.pipeline(transaction=False)
         # Loading a script that is there costs Redis a few microseconds, and saves us from ever missing it after a restart.
-        pipeline.execute_command("SCRIPT LOAD", script.text)
+        pipeline.execute_command("SCRIPT LOAD", self._script)
         for command in commands:
-            pipeline.execute_command("EVALSHA", script.sha, *command)
+            pipeline.execute_command("EVALSHA", self._script_sha, *command)
         begin = time.perf_counter()
         replies: list[bytes | Exception]
         try:

@@ -14,7 +14,7 @@ from leco.v1 import hash_count_pb2, hash_count_pb2_grpc
 from services.hashcount.store import Batch, Outcome, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from services.hashcount.metrics import HashCountMetrics
     from services.hashcount.store import Store
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 MAX_EPISODES = 4096
 MAX_BATCH_CODES = 65_535
 MAX_CODES = 524_288
-MAX_RUN_WIDE_CODES = MAX_CODES // 2  # two counts for each must fit into a message of 4 MiB
 MAX_CODE_WIDTH = 256
 _is_name = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
 _NAME_RULE = "1 to 64 characters of A-Z a-z 0-9 . _ -"
@@ -49,12 +48,12 @@ class HashCountServicer(hash_count_pb2_grpc.HashCountServiceServicer):
             raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
         try:
             with tracing.span("store", episodes=len(batches)):
-                outcomes = await self._store.count(request.run, request.code_width, batches, run_wide=request.run_wide)
+                outcomes = await self._store.count(request.run, request.code_width, batches)
         except StoreUnavailableError as error:
             self._metrics.unavailable(len(batches))
             raise Refusal(grpc.StatusCode.UNAVAILABLE, f"the store cannot be reached: {error}") from error
         self._metrics.outcomes(outcomes)
-        return response(request, batches, outcomes)
+        return response(request.code_width, batches, outcomes)
 
 
 def parse(request: hash_count_pb2.CountRequest) -> list[Batch]:
@@ -86,9 +85,8 @@ def parse(request: hash_count_pb2.CountRequest) -> list[Batch]:
         if len(names) == place:
             raise BadRequestError(f"episodes[{place}]: episode {name!r} is in the call twice; put it into two calls")
         ends.append(ends[-1] + size)
-    most, kind = (MAX_RUN_WIDE_CODES, "a call with run_wide") if request.run_wide else (MAX_CODES, "a call")
-    if ends[-1] > most:
-        raise BadRequestError(f"{kind} must have at most {most} codes, and not {ends[-1]}; make it two calls")
+    if ends[-1] > MAX_CODES:
+        raise BadRequestError(f"a call must have at most {MAX_CODES} codes, and not {ends[-1]}; make it two calls")
     if len(packed) != ends[-1] * width:
         raise BadRequestError(
             f"codes must have {ends[-1] * width} bytes ({ends[-1]} codes of {width} bytes, by the sizes of the episodes), "
@@ -100,28 +98,17 @@ def parse(request: hash_count_pb2.CountRequest) -> list[Batch]:
     ]
 
 
-def response(
-    request: hash_count_pb2.CountRequest, batches: Sequence[Batch], outcomes: Sequence[Outcome]
-) -> hash_count_pb2.CountResponse:
+def response(width: int, batches: Sequence[Batch], outcomes: Sequence[Outcome]) -> hash_count_pb2.CountResponse:
     """The answer, with zeros where there are no counts."""
-    width = request.code_width
     results = [
         hash_count_pb2.EpisodeResult(status=outcome.status, detail=outcome.detail)  # type: ignore[arg-type]  # same numbers
         for outcome in outcomes
     ]
-
-    def packed(counts: Iterable[bytes | None]) -> bytes:
-        return b"".join(
-            [
-                bytes(4 * len(batch.codes) // width) if each is None else each
-                for batch, each in zip(batches, counts, strict=True)
-            ]
-        )
-
-    answer = hash_count_pb2.CountResponse(episodes=results, counts=packed(outcome.counts for outcome in outcomes))
-    if request.run_wide:
-        answer.run_counts = packed(outcome.run_counts for outcome in outcomes)
-    return answer
+    counts = [
+        bytes(4 * len(batch.codes) // width) if outcome.counts is None else outcome.counts
+        for batch, outcome in zip(batches, outcomes, strict=True)
+    ]
+    return hash_count_pb2.CountResponse(episodes=results, counts=b"".join(counts))
 
 
 def _shown(text: str) -> str:

@@ -7,9 +7,6 @@ The rules, for one episode:
     anything else                            refused with a status that says why, no change
 
 A store remembers of each episode its visit table, the last sequence, a digest of the last batch and the answer to it.
-
-If asked, a batch that was counted is counted in a table of its whole run too, at most once: the visits of a batch whose counting
-was cut short are missing there, and nobody makes up for them. proto/leco/v1/hash_count.proto says what that count promises.
 """
 
 from __future__ import annotations
@@ -57,14 +54,12 @@ class Outcome(NamedTuple):
         counts: For COUNTED and REPLAYED one little-endian unsigned 32-bit count for each code, packed; otherwise None.
         new: How many of the codes were new in their episode, if this call counted them.
         detail: Without counts, for people: what was expected and what came.
-        run_counts: If it was asked for and there are counts: the run-wide count of each code, packed likewise; otherwise None.
     """
 
     status: Status
     counts: bytes | None = None
     new: int = 0
     detail: str = ""
-    run_counts: bytes | None = None
 
 
 class StoreUnavailableError(Exception):
@@ -74,10 +69,8 @@ class StoreUnavailableError(Exception):
 class Store(Protocol):
     """Visit tables by run and episode. One call at a time has effect on an episode, whatever runs side by side."""
 
-    async def count(self, run: str, width: int, batches: Sequence[Batch], *, run_wide: bool = False) -> list[Outcome]:
+    async def count(self, run: str, width: int, batches: Sequence[Batch]) -> list[Outcome]:
         """Counts each batch; the outcomes are in the order of `batches`, whose episodes are distinct.
-
-        With `run_wide` each batch that has counts also has run-wide ones; if those cannot be had, it is UNAVAILABLE.
 
         Raises:
             StoreUnavailableError: no episode could be reached.

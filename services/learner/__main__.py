@@ -135,7 +135,6 @@ def build_learner(
         window=min(experiment.actors.num_envs, experiment.learner.queue_capacity),
         max_policy_lag=_max_lag(experiment),
         needs_counts=method.counts,
-        needs_run_counts=experiment.training.run_count_weight > 0,
         metrics=metrics,
         on_episodes=episodes.add,
     )

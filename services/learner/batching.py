@@ -44,7 +44,6 @@ def make_batch(trajectories: Sequence[Trajectory], device: torch.device, *, max_
         count_TB=stacked("count").long() if counted else None,
         truncated_TB=torch.from_numpy(np.stack([_cuts(each, max_steps) for each in trajectories], axis=1)).to(device),
         terminal_observation_FO=torch.from_numpy(_last(trajectories)).to(device),
-        run_count_TB=stacked("run_count").long() if all(each.run_count is not None for each in trajectories) else None,
     )
 
 

@@ -92,7 +92,6 @@ class TrajectoryQueue:
         window: The most credits that one stream holds.
         max_policy_lag: A trajectory whose policy is more versions behind the newest is dropped.
         needs_counts: Whether trajectories without counts are dropped.
-        needs_run_counts: Whether those without run-wide counts are.
         metrics: Told of everything, episodes included.
         on_episodes: Called on the event loop with (version, episodes) of each trajectory in which episodes ended.
     """
@@ -104,7 +103,6 @@ class TrajectoryQueue:
         window: int,
         max_policy_lag: int,
         needs_counts: bool,
-        needs_run_counts: bool = False,
         metrics: LearnerMetrics,
         on_episodes: Callable[[int, Sequence[EpisodeSummary]], None],
     ) -> None:
@@ -116,7 +114,7 @@ class TrajectoryQueue:
             if value < least:
                 raise ValueError(f"{name} is {value}, expected at least {least}")
         self._capacity, self._window, self._max_lag = capacity, window, max_policy_lag
-        self._needs_counts, self._needs_run_counts = needs_counts, needs_run_counts
+        self._needs_counts = needs_counts
         self._metrics, self._on_episodes = metrics, on_episodes
         self._queue: deque[Trajectory] = deque()
         self._newest, self._draining, self._closed = 0, False, False
@@ -171,9 +169,7 @@ class TrajectoryQueue:
                 raise CodecError(f"parameters_version is {version}, expected at most {self._newest}, the newest one")
             if self._newest - version > self._max_lag:
                 return "lag"
-            if (self._needs_counts and trajectory.count is None) or (
-                self._needs_run_counts and trajectory.run_count is None
-            ):
+            if self._needs_counts and trajectory.count is None:
                 return "uncounted"
             self._queue.append(trajectory)
             self._changed.notify()

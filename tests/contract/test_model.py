@@ -6,7 +6,6 @@ The model keeps every code that was ever counted and counts them anew for each a
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,11 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from services.hashcount.store import Status
 from support.harness import RETRY_WINDOW, TTL, Batch
-from support.run_counting import RunAnswer, count_run_wide
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from support.harness import Counting
 
 RUNS = itertools.count()
@@ -45,20 +41,11 @@ class ModelEpisode:
         return [everything[: i + 1].count(everything[i]) for i in range(first, len(everything))]
 
 
-@dataclass
-class ModelRun:
-    """Every code that was counted run-wide."""
-
-    codes: list[bytes] = field(default_factory=list)
-    expires: float = 0.0
-
-
 class Model:
     """What the contract says, written down naively."""
 
     def __init__(self) -> None:
         self.episodes: dict[tuple[str, str], ModelEpisode] = {}
-        self.runs: dict[str, ModelRun] = {}
         self.now = 0.0
 
     def episode(self, run: str, name: str) -> ModelEpisode | None:
@@ -86,28 +73,6 @@ class Model:
         known.expires = self.now + (RETRY_WINDOW if batch.final else TTL)
         return Status.COUNTED, known.last_counts()
 
-    def count_run(self, run: str, batches: Sequence[Batch], statuses: Sequence[Status]) -> list[list[int] | None]:
-        """The run-wide counts of batches after they came to this in their episodes."""
-        table = self.runs.get(run)
-        if table is None or table.expires <= self.now:
-            table = ModelRun()
-        found = Counter(table.codes)
-        answers: list[list[int] | None] = []
-        for batch, status in zip(batches, statuses, strict=True):
-            answer = []
-            for i, code in enumerate(batch.codes):
-                if status is Status.COUNTED:
-                    table.codes.append(code)
-                    answer.append(table.codes.count(code))
-                else:
-                    last_visits = max(found[code] - batch.codes.count(code), 0)
-                    answer.append(last_visits + batch.codes[: i + 1].count(code))
-            answers.append(answer if status in (Status.COUNTED, Status.REPLAYED) else None)
-        if any(answers):
-            table.expires = self.now + TTL
-            self.runs[run] = table
-        return answers
-
     def live(self) -> int:
         return sum(not e.finished for e in self.episodes.values() if e.expires > self.now)
 
@@ -124,60 +89,45 @@ class Machine(RuleBasedStateMachine):
         self.sent: list[tuple[str, Batch]] = []
         self.live_before = self.way.live_episodes()
 
-    def send(self, run: str, *batches: Batch, run_wide: bool) -> None:
-        answers = count_run_wide(self.way, f"{self.prefix}-{run}", 2, batches, run_wide=run_wide)
-        expected = [self.model.count(run, batch) for batch in batches]
-        run_counts: list[list[int] | None] = [None] * len(batches)
-        if run_wide:
-            run_counts = self.model.count_run(run, batches, [status for status, _ in expected])
-        assert answers == [
-            RunAnswer(status, counts, in_run) for (status, counts), in_run in zip(expected, run_counts, strict=True)
-        ]
+    def send(self, run: str, *batches: Batch) -> None:
+        answers = self.way.count(f"{self.prefix}-{run}", 2, batches)
+        assert [(a.status, a.counts) for a in answers] == [self.model.count(run, batch) for batch in batches]
         self.sent.extend((run, batch) for batch in batches)
 
     def next_sequence(self, run: str, name: str) -> int:
         known = self.model.episode(run, name)
         return 0 if known is None else len(known.batches)
 
-    @rule(run=RUN_NAMES, name=EPISODES, codes=CODES, final=st.booleans(), run_wide=st.booleans())
-    def go_on(self, run: str, name: str, codes: list[bytes], final: bool, run_wide: bool) -> None:
-        self.send(run, Batch(name, self.next_sequence(run, name), codes, final), run_wide=run_wide)
+    @rule(run=RUN_NAMES, name=EPISODES, codes=CODES, final=st.booleans())
+    def go_on(self, run: str, name: str, codes: list[bytes], final: bool) -> None:
+        self.send(run, Batch(name, self.next_sequence(run, name), codes, final))
 
-    @rule(run=RUN_NAMES, codes=st.lists(CODES, min_size=3, max_size=3), skip=st.integers(0, 6), run_wide=st.booleans())
-    def go_on_together(self, run: str, codes: list[list[bytes]], skip: int, run_wide: bool) -> None:
+    @rule(run=RUN_NAMES, codes=st.lists(CODES, min_size=3, max_size=3), skip=st.integers(0, 6))
+    def go_on_together(self, run: str, codes: list[list[bytes]], skip: int) -> None:
         """All three, or two of them and a batch that comes too early."""
         names = ("p", "q", "r")
         batches = [
             Batch(name, self.next_sequence(run, name) + (place == skip), each, final=False)
             for place, (name, each) in enumerate(zip(names, codes, strict=True))
         ]
-        self.send(run, *batches, run_wide=run_wide)
+        self.send(run, *batches)
 
-    @rule(run=RUN_NAMES, name=EPISODES, run_wide=st.booleans())
-    def end_empty(self, run: str, name: str, run_wide: bool) -> None:
-        self.send(run, Batch(name, self.next_sequence(run, name), [], final=True), run_wide=run_wide)
+    @rule(run=RUN_NAMES, name=EPISODES)
+    def end_empty(self, run: str, name: str) -> None:
+        self.send(run, Batch(name, self.next_sequence(run, name), [], final=True))
 
-    @rule(data=st.data(), codes=CODES, run_wide=st.booleans())
-    def send_again(self, data: st.DataObject, codes: list[bytes], run_wide: bool) -> None:
+    @rule(data=st.data(), codes=CODES)
+    def send_again(self, data: st.DataObject, codes: list[bytes]) -> None:
         """A batch that was sent before, and with it one that is new."""
         if self.sent:
             run, batch = data.draw(st.sampled_from(self.sent[-6:]))
             other = next(name for name in ("p", "q", "r") if name != batch.episode_id)
             new = Batch(other, self.next_sequence(run, other), codes, final=False)
-            self.send(run, *data.draw(st.sampled_from([[batch], [batch, new], [new, batch]])), run_wide=run_wide)
+            self.send(run, *data.draw(st.sampled_from([[batch], [batch, new], [new, batch]])))
 
-    @rule(
-        run=RUN_NAMES,
-        name=EPISODES,
-        codes=CODES,
-        sequence=st.integers(0, 6),
-        final=st.booleans(),
-        run_wide=st.booleans(),
-    )
-    def send_anything(
-        self, *, run: str, name: str, codes: list[bytes], sequence: int, final: bool, run_wide: bool
-    ) -> None:
-        self.send(run, Batch(name, sequence, codes, final), run_wide=run_wide)
+    @rule(run=RUN_NAMES, name=EPISODES, codes=CODES, sequence=st.integers(0, 6), final=st.booleans())
+    def send_anything(self, run: str, name: str, codes: list[bytes], sequence: int, final: bool) -> None:
+        self.send(run, Batch(name, sequence, codes, final))
 
     @rule(seconds=st.sampled_from([RETRY_WINDOW / 2, RETRY_WINDOW + 1, TTL / 2, TTL + 1]))
     def wait(self, seconds: float) -> None:

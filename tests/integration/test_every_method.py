@@ -111,15 +111,6 @@ def test_lambda_at_its_ends_is_another_method_to_the_bit(tmp_path: Path) -> None
     assert any(not torch.equal(count[name], modulator[name]) for name in count)
 
 
-def test_counting_over_the_whole_run_is_a_setting(tmp_path: Path) -> None:
-    """Run-wide counts only grow, so what they pay falls, though there are still codes that are new in their episode."""
-    run = tmp_path / "run"
-    trained(run, "dsc", "training.run_count_weight=1.0")
-    paid, new = column(run, "r_ep"), column(run, "new_code_share")
-    assert halves(paid)[1] < 0.6 * statistics.mean(paid[:5])
-    assert halves(new)[1] > 0
-
-
 @pytest.mark.parametrize(
     ("method", "size", "name", "rows_of_it"),
     [

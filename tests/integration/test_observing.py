@@ -31,7 +31,6 @@ ZERO = {
     "Errors per second",
     "Failed calls",
     "Failed round trips to Redis",
-    "Run-wide codes per second",
     "Uncounted",
     "Uncounted and lost",
 }

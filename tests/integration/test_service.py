@@ -294,52 +294,6 @@ def test_every_metric_has_its_value_after_known_traffic() -> None:
             assert replica.metrics()["leco_hashcount_batches_total counted"] == 0
 
 
-def test_the_metrics_of_run_wide_counts() -> None:
-    with (
-        RedisServer() as redis,
-        ServiceProcess("--store", redis.url, "--max-run-codes", "16") as service,
-        grpc.insecure_channel(service.address) as channel,
-    ):
-        stub = hash_count_pb2_grpc.HashCountServiceStub(channel)
-        sent = request(0, "".join(map(chr, range(100))), episode="a")
-        stub.Count(sent, timeout=PATIENCE)
-        assert service.metrics()["leco_hashcount_store_round_trip_seconds_count"] == 1
-        assert service.metrics()["leco_hashcount_new_run_codes_total"] == 0
-        sent.episodes[0].episode_id, sent.run_wide = "b", True
-        answer = stub.Count(sent, timeout=PATIENCE)
-        assert np.frombuffer(answer.run_counts, "<u4").tolist() == [1] * 100
-        values = service.metrics()
-        assert values["leco_hashcount_store_round_trip_seconds_count"] == 3, "a second one for the run's table"
-        assert values["leco_hashcount_new_run_codes_total"] == 16, "one in each part of the table"
-        assert values["leco_hashcount_unstored_run_codes_total"] == 84
-        sent.episodes[0].episode_id = "c"
-        again = np.frombuffer(stub.Count(sent, timeout=PATIENCE).run_counts, "<u4").tolist()
-        assert sorted(again) == [1] * 84 + [2] * 16
-        assert service.metrics()["leco_hashcount_unstored_run_codes_total"] == 2 * 84
-
-
-def test_the_largest_call_with_run_wide_counts_fits_into_a_message(service: ServiceProcess) -> None:
-    sizes = [65_535] * 4 + [4]
-    batches = [hash_count_pb2.EpisodeBatch(episode_id=f"large-{i}", size=size) for i, size in enumerate(sizes)]
-    sent = hash_count_pb2.CountRequest(
-        run="run", code_width=1, episodes=batches, codes=bytes(sum(sizes)), run_wide=True
-    )
-    with open_channel(service.address, service=SERVICE) as channel:
-        stub = hash_count_pb2_grpc.HashCountServiceStub(channel)
-        answer = stub.Count(sent, timeout=PATIENCE)
-        assert np.frombuffer(answer.run_counts, "<u4").tolist() == list(range(1, 262_145))
-        assert len(answer.counts) == len(answer.run_counts)
-        sent.episodes[-1].size, sent.codes = 5, bytes(262_145)
-        assert refusal(lambda: stub.Count(sent, timeout=PATIENCE)) == (
-            grpc.StatusCode.INVALID_ARGUMENT,
-            "a call with run_wide must have at most 262144 codes, and not 262145; make it two calls",
-        )
-        sent.run_wide = False
-        assert [Status(each.status) for each in stub.Count(sent, timeout=PATIENCE).episodes[:-1]] == [
-            Status.REPLAYED
-        ] * 4
-
-
 def test_the_metrics_page_has_every_metric_from_the_start(service: ServiceProcess) -> None:
     registry = CollectorRegistry()
     HashCountMetrics(registry)
@@ -359,10 +313,10 @@ class Held(MemoryStore):
         self._released = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def count(self, run: str, width: int, batches: Sequence[Batch], *, run_wide: bool = False) -> list[Outcome]:
+    async def count(self, run: str, width: int, batches: Sequence[Batch]) -> list[Outcome]:
         self._loop = asyncio.get_running_loop()
         await self._released.wait()
-        return await super().count(run, width, batches, run_wide=run_wide)
+        return await super().count(run, width, batches)
 
     def release(self) -> None:
         assert self._loop is not None
@@ -381,8 +335,6 @@ class Broken(MemoryStore):
         run: str,  # noqa: ARG002
         width: int,  # noqa: ARG002
         batches: Sequence[Batch],  # noqa: ARG002
-        *,
-        run_wide: bool = False,  # noqa: ARG002
     ) -> list[Outcome]:
         raise self._error
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, defaultdict
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -18,21 +16,19 @@ from leco.models.hash_function import HashFunction
 from leco.rpc.hashcount_client import CountResult, HashCountClient
 from leco.types import EpisodeSummary
 from services.actor.rollout import Ending, Unroll
-from services.actor.visit_counter import EpisodeSegment, VisitCounter, VisitCounts, segments
+from services.actor.visit_counter import EpisodeSegment, VisitCounter, segments
 from support.harness import memory_counting, through_grpc
 from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import grpc
     import numpy.typing as npt
 
     from leco.rpc.hashcount_client import CodeBatch
 
     Codes = npt.NDArray[np.uint8]
 
-RUNS = itertools.count()
 KINDS = 3  # of observations, so that each comes again and again
 
 
@@ -78,34 +74,24 @@ def patterns(rates: Sequence[float], steps: int, environments: int, seed: int) -
 
 
 class Naive:
-    """What the counts should be: a dictionary for the episode of each environment, and one for the run."""
+    """What the counts should be: a dictionary for the episode of each environment."""
 
     def __init__(self) -> None:
         self.seen: defaultdict[int, Counter[int]] = defaultdict(Counter)
-        self.seen_in_run: Counter[int] = Counter()
 
     def counts(self, unroll: Unroll) -> npt.NDArray[np.uint32]:
-        return self.both(unroll)[0]
-
-    def both(self, unroll: Unroll) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-        """The counts in their episodes, and in the run: one environment after another."""
         steps, environments = unroll.action_TE.shape
         count_ET = np.zeros((environments, steps), np.uint32)
-        run_ET = np.zeros_like(count_ET)
         for e in range(environments):
             ends = iter(unroll.endings[e])
             for t in range(steps):
                 if unroll.start_TE[t, e]:
-                    first = int(unroll.observation_TEO[t, e, 0])
-                    self.seen[e] = Counter([first])
-                    self.seen_in_run[first] += 1
+                    self.seen[e] = Counter([int(unroll.observation_TEO[t, e, 0])])
                 over = unroll.start_TE[t + 1, e]
                 next_O = next(ends).observation_O if over else unroll.observation_TEO[t + 1, e]
                 self.seen[e][int(next_O[0])] += 1
-                self.seen_in_run[int(next_O[0])] += 1
                 count_ET[e, t] = self.seen[e][int(next_O[0])]
-                run_ET[e, t] = self.seen_in_run[int(next_O[0])]
-        return count_ET, run_ET
+        return count_ET
 
 
 HASH = HashFunction(2, lambda observation_NO: torch.cat([observation_NO, observation_NO + 100], 1))
@@ -119,10 +105,10 @@ class Through(HashCountClient):
         self.asked: list[CodeBatch] = []
         self.calls = 0
 
-    def count(self, batches: Sequence[CodeBatch], *, run_wide: bool = False) -> list[CountResult]:
+    def count(self, batches: Sequence[CodeBatch]) -> list[CountResult]:
         self.asked += batches
         self.calls += 1
-        results = self.client.count(batches, run_wide=run_wide)
+        results = self.client.count(batches)
         return [
             CountResult(7, None, "lost on its way") if self.fails(batch) else result
             for batch, result in zip(batches, results, strict=True)
@@ -130,25 +116,15 @@ class Through(HashCountClient):
 
 
 @pytest.fixture(scope="module")
-def channel() -> Iterator[grpc.Channel]:
+def client() -> Iterator[HashCountClient]:
     with memory_counting() as store, through_grpc(store) as service:
-        yield service.channel
+        yield HashCountClient(
+            service.channel, run="segments", code_width=2, attempt_seconds=PATIENCE, patience_seconds=PATIENCE
+        )
 
 
-@pytest.fixture(scope="module")
-def client(channel: grpc.Channel) -> HashCountClient:
-    return HashCountClient(channel, run="segments", code_width=2, attempt_seconds=PATIENCE, patience_seconds=PATIENCE)
-
-
-def client_of_new_run(channel: grpc.Channel) -> HashCountClient:
-    return HashCountClient(
-        channel, run=f"whole-run-{next(RUNS)}", code_width=2, attempt_seconds=PATIENCE, patience_seconds=PATIENCE
-    )
-
-
-def counted(counts: list[VisitCounts | None]) -> list[list[int] | None]:
-    assert all(each is None or each.run_T is None for each in counts), "nobody asked for them"
-    return [None if each is None else each.episode_T.tolist() for each in counts]
+def counted(counts: list[npt.NDArray[np.uint32] | None]) -> list[list[int] | None]:
+    return [None if each is None else each.tolist() for each in counts]
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -282,78 +258,3 @@ def test_a_service_that_lost_its_tables_marks_exactly_what_it_cannot_know(client
         )
         results += [counted(counter.count(unroll)) for unroll in unrolls[1:]]
     assert results == expected
-
-
-def both(counts: list[VisitCounts | None]) -> list[tuple[list[int], list[int]] | None]:
-    return [
-        None if each is None or each.run_T is None else (each.episode_T.tolist(), each.run_T.tolist())
-        for each in counts
-    ]
-
-
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=5),
-    st.integers(1, 7),
-    st.integers(1, 4),
-    st.integers(0, 2**32),
-)
-def test_run_wide_counts_are_those_of_one_dictionary_for_the_run(
-    channel: grpc.Channel, rates: list[float], steps: int, environments: int, seed: int
-) -> None:
-    through, naive = Through(client_of_new_run(channel)), Naive()
-    counter = VisitCounter(through, HASH, environments, run_wide=True)
-    unrolls = patterns(rates, steps, environments, seed)
-    for unroll in unrolls:
-        count_ET, run_ET = naive.both(unroll)
-        assert both(counter.count(unroll)) == list(zip(count_ET.tolist(), run_ET.tolist(), strict=True))
-    assert through.calls == len(unrolls), "still one call an unroll"
-    _check_what_was_asked(through.asked, unrolls)
-
-
-def test_run_wide_counts_by_hand_where_an_episode_ends_inside_the_unroll(channel: grpc.Channel) -> None:
-    """The run sees A A B, where an episode ends, then A B, and in the next unroll A B. Actions led to all but the first A of each
-    episode."""
-    start_TE = np.zeros((4, 1), bool)
-    start_TE[0] = start_TE[2] = True
-    unroll = made(start_TE, np.random.default_rng(0))
-    unroll.observation_TEO[:, 0, 0] = [0, 0, 0, 1]
-    unroll.endings[0][0].observation_O[0] = 1
-    counter = VisitCounter(client_of_new_run(channel), HASH, 1, run_wide=True)
-    assert both(counter.count(unroll)) == [([2, 1, 1], [2, 1, 2])]
-    following = made(np.zeros((3, 1), bool), np.random.default_rng(0))
-    following.observation_TEO[:, 0, 0] = [1, 0, 1]
-    assert both(counter.count(following)) == [([2, 2], [4, 3])]
-
-
-def test_two_actors_count_in_one_run(channel: grpc.Channel) -> None:
-    client = client_of_new_run(channel)
-    [unroll] = patterns([0.5], 6, 3, seed=4)
-    naive = Naive()
-    for counter in [VisitCounter(client, HASH, 3, run_wide=True) for _ in range(2)]:
-        count_ET, run_ET = naive.both(unroll)
-        assert both(counter.count(unroll)) == list(zip(count_ET.tolist(), run_ET.tolist(), strict=True))
-
-
-class WithoutRunCounts(Through):
-    """A service that does not know run-wide counts, if told so."""
-
-    old = False
-
-    def count(self, batches: Sequence[CodeBatch], *, run_wide: bool = False) -> list[CountResult]:
-        results = super().count(batches, run_wide=run_wide)
-        return [replace(result, run_counts=None, detail="too old") for result in results] if self.old else results
-
-
-def test_an_unroll_without_run_wide_counts_is_uncounted_and_its_episodes_go_on(channel: grpc.Channel) -> None:
-    """So whoever trains on a counted unroll of such a run has both counts; and the episode's are exact when it goes on."""
-    starts = np.zeros((3, 4, 2), bool)
-    starts[0, 0] = starts[1, 2, 1] = True
-    unrolls = in_line([made(each, np.random.default_rng(6)) for each in starts])
-    naive, through = Naive(), WithoutRunCounts(client_of_new_run(channel))
-    counter = VisitCounter(through, HASH, 2, run_wide=True)
-    for unroll, through.old in zip(unrolls, (False, True, False), strict=True):
-        expected = list(zip(*(each.tolist() for each in naive.both(unroll)), strict=True))
-        found = counter.count(unroll)
-        assert both(found) == ([None, None] if through.old else expected)
-        assert all((each is None) == through.old for each in found)

@@ -16,7 +16,7 @@ from leco.algo.exploration import (
     ride_bonus,
     running_discounted_sum,
 )
-from leco.algo.rewards import mixed_bonus, soft_asymmetric
+from leco.algo.rewards import soft_asymmetric
 from support.reference import curiosity_numpy
 
 RANDOM = np.random.default_rng(0)
@@ -117,13 +117,6 @@ def test_moments_without_weights_count_each_row_once() -> None:
     torch.testing.assert_close(once, plain)
 
 
-def test_run_wide_counts_mix_into_the_bonus() -> None:
-    r_ep, run = double(1.0, 0.5), torch.tensor([[4, 100]])
-    assert mixed_bonus(r_ep, run, 0.0).tolist() == [[1.0, 0.5]]
-    assert mixed_bonus(r_ep, run, 1.0).tolist() == [[0.5, 0.1]]
-    torch.testing.assert_close(mixed_bonus(r_ep, run, 0.25), double(0.875, 0.4))
-
-
 def test_soft_asymmetric_by_hand() -> None:
     shaped = soft_asymmetric(double(0.0, 1e-6, 5.0, -5.0, 1000.0, -1000.0))
     tanh = float(np.tanh(1.0))
@@ -144,5 +137,3 @@ def test_wrong_shapes_are_refused() -> None:
         running_discounted_sum(torch.zeros(3), 0.9)
     with pytest.raises(ValueError, match=r"x_N has shape \(2, 3\), expected rows of shape \(2,\)"):
         add_moments(Moments(torch.zeros(2), torch.ones(2), torch.tensor(1.0)), two)
-    with pytest.raises(ValueError, match="expected tensors of one shape"):
-        mixed_bonus(two, torch.ones(3, 2, dtype=torch.int64), 0.5)

@@ -231,7 +231,6 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("training.novelty_learning_rate", 0, "expected more than 0"),
         ("training.modulator_learning_rate", 0, "expected more than 0; leave it out for the intrinsic module's"),
         ("training.agac_coef", -0.1, "expected 0 or more"),
-        ("training.run_count_weight", 1.1, "expected 0 to 1"),
         ("training.reward_shaping", "hard", "expected one of 'none', 'soft-asymmetric'"),
         ("training.episodic_bonus", "second", "expected one of 'inverse-sqrt', 'first-visit'"),
         ("hash.kind", "md5", "hash.kind is 'md5', expected one of 'vq', 'ae-lsh', 'dsc', 'exact', 'objects'"),
@@ -294,7 +293,6 @@ def test_a_value_out_of_range_or_of_another_kind_is_refused_with_its_key(key: st
         ("learner.max_policy_lag", 0),
         ("learner.queue_capacity", 16),
         ("training.decoder_samples", 1),
-        ("training.run_count_weight", 1),
         ("training.epochs", 1),
         ("training.minibatches", 1),
         ("training.sequence_length", 1),
@@ -341,8 +339,6 @@ def test_rewards_are_shaped_by_default_only_in_dmlab() -> None:
 
 
 def test_what_does_not_fit_the_method_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"run_count_weight is 0.5, expected 0 for method noveld: only methods that"):
-        parse("", {"task": "Empty-5x5", "method": "noveld", "training.run_count_weight": 0.5})
     with pytest.raises(
         ConfigError, match=r"hash.size is \[3, 3\], expected \[2, 3\] or \[4, 6\] for a learned hash of pixels"
     ):

@@ -143,12 +143,6 @@ def test_long_episodes_in_pieces_are_the_same(method: str, monkeypatch: pytest.M
             np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-5)
 
 
-def test_run_wide_counts_are_no_obstacle() -> None:
-    of = trained("leco", find_task("Empty-5x5"), **{"training.run_count_weight": 0.5})
-    [each, *_] = recorded(of)[0].episodes
-    np.testing.assert_allclose(each.r_i_T, 0.5 * each.r_ep_T + 0.5 * each.r_ta_T, atol=1e-5)
-
-
 def test_counts_by_hand() -> None:
     codes = np.array([[1, 2], [1, 2], [2, 1], [1, 2], [2, 1]], np.uint8)
     assert visit_counts(codes).tolist() == [1, 2, 1, 3, 2]

@@ -201,17 +201,6 @@ def test_a_first_visit_is_paid_once_by_every_method_that_counts(method: str) -> 
     torch.testing.assert_close(r_ep(paper_config(), method), 1 / counts.double().sqrt())
 
 
-def test_a_first_visit_and_the_count_of_the_run_are_mixed() -> None:
-    counts = BATCH.count_TB
-    assert counts is not None
-    batch = BATCH._replace(run_count_TB=16 * torch.ones_like(counts))
-    settings = paper_config(episodic_bonus="first-visit", run_count_weight=0.5)
-    unique = distinct(batch.observation_TBO.flatten(0, 1))
-    given = NoveltyInput(None, {}, batch, unique, batch.behaviour_logits_TBA, settings)
-    novel = compute_novelty(given, find_method("exact"))
-    torch.testing.assert_close(novel.r_ep_TB, 0.5 * (counts == 1).double() + 0.5 / 4)
-
-
 def test_a_running_mean_by_hand() -> None:
     """The first batch's own mean, and then a twentieth of each."""
     assert MEAN_DECAY == 0.95

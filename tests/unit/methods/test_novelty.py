@@ -263,16 +263,6 @@ def test_counts_must_be_there(name: str) -> None:
         judged(name, networks(name), make_batch()._replace(count_TB=None))
 
 
-def test_run_wide_counts_are_mixed_in_where_the_setting_says_so() -> None:
-    nets, batch = networks("vq-only"), make_batch()
-    assert batch.count_TB is not None
-    run_wide = batch._replace(run_count_TB=100 * batch.count_TB)
-    alone = judged("vq-only", nets, run_wide).r_ep_TB
-    torch.testing.assert_close(judged("vq-only", nets, run_wide, run_count_weight=0.5).r_ep_TB, alone * 0.55)
-    with pytest.raises(ValueError, match="this batch has no run-wide counts"):
-        judged("vq-only", nets, batch, run_count_weight=0.5)
-
-
 def test_shaped_rewards_teach_and_raw_ones_are_reported() -> None:
     nets, method = networks("no-int"), find_method("no-int")
     batch = make_batch()

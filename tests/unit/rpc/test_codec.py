@@ -35,9 +35,7 @@ MIB = 2**20
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"  # W3C's example
 
 
-def make_trajectory(
-    spec: TrajectorySpec, start: list[bool], *, counted: bool = True, run_wide: bool = False, seed: int = 0
-) -> Trajectory:
+def make_trajectory(spec: TrajectorySpec, start: list[bool], *, counted: bool = True, seed: int = 0) -> Trajectory:
     rng = np.random.default_rng(seed)
     steps, ended = spec.unroll_length, sum(start[1:])
     observation = (steps + 1, *spec.observation_shape)
@@ -55,7 +53,6 @@ def make_trajectory(
         core_state=rng.standard_normal(spec.core_state_shape, np.float32),
         count=rng.integers(1, 9, steps, np.uint32) if counted else None,
         episodes=tuple(EpisodeSummary(index + 0.5, 10 + index, index == 0, index == 1) for index in range(ended)),
-        run_count=rng.integers(1, 2**32, steps, np.uint32) if counted and run_wide else None,
         traceparent="" if seed % 2 else TRACEPARENT,
     )
 
@@ -85,18 +82,17 @@ def assert_same(one: Trajectory, other: Trajectory) -> None:
         st.lists(st.integers(0, 4), max_size=3).map(tuple),
     ),
     st.booleans(),
-    st.booleans(),
     st.sampled_from(COMPRESSIONS),
     st.data(),
 )
 def test_a_trajectory_survives_the_wire(
-    spec: TrajectorySpec, counted: bool, run_wide: bool, compression: Compression, data: st.DataObject
+    spec: TrajectorySpec, counted: bool, compression: Compression, data: st.DataObject
 ) -> None:
     length = spec.unroll_length + 1
     start = data.draw(st.lists(st.booleans(), min_size=length, max_size=length))
     # A task with a single action has no action 2.
     previous_action = -1 if start[0] else spec.action_count - 1
-    made = make_trajectory(spec, start, counted=counted, run_wide=run_wide)
+    made = make_trajectory(spec, start, counted=counted)
     trajectory = replace(made, previous_action=previous_action)
     wire = trajectory_to_message(trajectory, compression=compression).SerializeToString()
     assert_same(trajectory_from_message(trajectory_pb2.Trajectory.FromString(wire), spec), trajectory)
@@ -107,9 +103,6 @@ def test_the_tensors_travel_in_the_order_of_the_contract() -> None:
     names = ["observation", "start", "terminal_observation", "action", "reward", "behaviour_logits", "core_state"]
     assert [spec.name for spec in message.tensors.specs] == [*names, "count"]
     assert message.counted
-    run_wide = trajectory_to_message(replace(two_ends(), run_count=np.ones(5, np.uint32)))
-    assert [spec.name for spec in run_wide.tensors.specs] == [*names, "count", "run_count"]
-    assert run_wide.counted
     uncounted = trajectory_to_message(replace(two_ends(), count=None))
     assert [spec.name for spec in uncounted.tensors.specs] == names
     assert not uncounted.counted
@@ -253,30 +246,6 @@ MALFORMED: dict[str, tuple[Callable[[Message], Any], str]] = {
         "core_state[1, 0] is inf, expected a finite number",
     ),
     "count": (element_is("count", (2,), 0), "count[2] is 0, expected at least 1"),
-    "run_count": (
-        tensor_is("run_count", [1, 2, 3, 0, 0], np.uint32),
-        "run_count[3] is 0, expected at least 1",
-    ),
-    "run_count type": (
-        tensor_is("run_count", [1] * 5, np.int64),
-        "run_count has type int64, expected uint32",
-    ),
-    "run_count shape": (
-        tensor_is("run_count", [1] * 6, np.uint32),
-        "run_count has shape [6], expected [5]",
-    ),
-    "run_count without count": (
-        tensors_are(lambda tensors: tensors.update(run_count=tensors.pop("count"))),
-        "tensors[7] is 'run_count', expected 'count' (counted is true)",
-    ),
-    "run_count before count": (
-        tensors_are(lambda tensors: tensors.update(run_count=tensors["count"], count=tensors.pop("count"))),
-        "tensors[7] is 'run_count', expected 'count' (counted is true)",
-    ),
-    "something after run_count": (
-        tensors_are(lambda tensors: tensors.update(run_count=tensors["count"], more=tensors["count"])),
-        "tensors[9] is 'more', expected no more tensors (counted is true)",
-    ),
     "no previous action": (
         field_is(previous_action=-1),
         "previous_action is -1, expected 0 to 3 because start[0] is false",
@@ -325,14 +294,6 @@ def test_nothing_comes_before_the_start_of_an_episode(change: Callable[[Message]
     assert str(caught.value) == text
 
 
-def test_a_run_wide_count_of_an_uncounted_unroll_is_refused() -> None:
-    message = trajectory_to_message(replace(two_ends(), count=None))
-    tensor_is("run_count", [1] * 5, np.uint32)(message)
-    with pytest.raises(CodecError) as caught:
-        trajectory_from_message(message, SPEC)
-    assert str(caught.value) == "tensors[7] is 'run_count', expected no more tensors (counted is false)"
-
-
 def test_a_scalar_core_state_is_named_without_an_index() -> None:
     spec = replace(SPEC, core_state_shape=())
     message = trajectory_to_message(make_trajectory(spec, [True] + [False] * 5))
@@ -344,11 +305,8 @@ def test_a_scalar_core_state_is_named_without_an_index() -> None:
 @settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_flipped_and_missing_bytes_never_break_the_trajectory_decoder(data: st.DataObject) -> None:
-    run_count = data.draw(st.none() | st.just(np.arange(1, 6, dtype=np.uint32)))
-    sent = replace(two_ends(), run_count=run_count)
-    wire = bytearray(
-        trajectory_to_message(sent, compression=data.draw(st.sampled_from(COMPRESSIONS))).SerializeToString()
-    )
+    compression = data.draw(st.sampled_from(COMPRESSIONS))
+    wire = bytearray(trajectory_to_message(two_ends(), compression=compression).SerializeToString())
     for position in data.draw(st.lists(st.integers(0, len(wire) - 1), max_size=3)):
         wire[position] = data.draw(st.integers(0, 255))
     del wire[data.draw(st.integers(0, len(wire)) | st.just(len(wire))) :]
@@ -361,7 +319,6 @@ def test_flipped_and_missing_bytes_never_break_the_trajectory_decoder(data: st.D
     assert set(trajectory.action) <= {0, 1, 2, 3}
     assert all(np.isfinite(x).all() for x in (trajectory.reward, trajectory.behaviour_logits, trajectory.core_state))
     assert trajectory.count is None or trajectory.count.min() >= 1
-    assert trajectory.run_count is None or (trajectory.run_count.min() >= 1 and trajectory.count is not None)
     assert_same(trajectory_from_message(trajectory_to_message(trajectory), SPEC), trajectory)
 
 
@@ -414,8 +371,8 @@ def compress(message: Message) -> None:
     message.tensors.compression = COMPRESSION_ZSTD
 
 
-# Of a run of SPEC: 11 rows of 6 bytes, 6 flags, 42 numbers of 4 bytes, 9 gaps of at most 8.
-OF_SPEC = "expected 1 to 312 in a compressed payload"
+# Of a run of SPEC: 11 rows of 6 bytes, 6 flags, 37 numbers of 4 bytes, 8 gaps of at most 8.
+OF_SPEC = "expected 1 to 284 in a compressed payload"
 OTHERWISE_COMPRESSED = {
     "no tensors": f"the tensors have 0 bytes, {OF_SPEC}",
     "payload": "the size of the compressed payload is 219, expected 220 by the specs",
@@ -447,7 +404,7 @@ def test_a_malformed_trajectory_is_refused_with_the_same_reason_if_it_is_compres
     ],
 )
 def test_the_largest_trajectory_of_a_run_may_be_compressed(spec: TrajectorySpec) -> None:
-    trajectory = make_trajectory(spec, [True] * (spec.unroll_length + 1), run_wide=True)
+    trajectory = make_trajectory(spec, [True] * (spec.unroll_length + 1))
     assert_same(trajectory_from_message(trajectory_to_message(trajectory, compression="zstd"), spec), trajectory)
 
 

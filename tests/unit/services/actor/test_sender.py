@@ -17,7 +17,6 @@ from leco.types import EpisodeSummary
 from services.actor.metrics import ActorMetrics
 from services.actor.rollout import Ending, Unroll
 from services.actor.sender import PendingUnroll, Sender
-from services.actor.visit_counter import VisitCounts
 from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
@@ -96,8 +95,7 @@ class Case:
 
 
 def test_each_environment_is_a_trajectory_and_they_are_numbered_in_order() -> None:
-    run_T = np.array([7, 8, 9], np.uint32)
-    counts = [VisitCounts(np.array([1, 2, 3], np.uint32), None), VisitCounts(np.array([4, 5, 6], np.uint32), run_T)]
+    counts = [np.array([1, 2, 3], np.uint32), np.array([4, 5, 6], np.uint32)]
     case, unrolls = Case(lambda _: counts), [made(seed) for seed in range(3)]
     for version, unroll in enumerate(unrolls, 5):
         case.send(unroll, version)
@@ -114,8 +112,7 @@ def test_each_environment_is_a_trajectory_and_they_are_numbered_in_order() -> No
         assert (trajectory.behaviour_logits == unroll.logits_TEA[:, e]).all()
         assert (trajectory.core_state == unroll.core_LCEH[:, :, e]).all()
         assert (trajectory.previous_action, trajectory.previous_reward) == ((2, 0.5), (-1, 0.0))[e]
-        assert trajectory.count is counts[e].episode_T
-        assert trajectory.run_count is counts[e].run_T
+        assert trajectory.count is counts[e]
     assert pushed[0].terminal_observation.shape == (0, 5)
     assert pushed[0].episodes == ()
     assert (pushed[1].terminal_observation == np.stack([x.observation_O for x in unrolls[0].endings[1]])).all()
@@ -124,12 +121,10 @@ def test_each_environment_is_a_trajectory_and_they_are_numbered_in_order() -> No
 
 
 def test_what_could_not_be_counted_is_sent_without_counts_and_noted() -> None:
-    counts_T = VisitCounts(np.array([1, 2, 3], np.uint32), np.array([1, 2, 3], np.uint32))
-    case = Case(lambda _: [None, counts_T])
+    case = Case(lambda _: [None, np.array([1, 2, 3], np.uint32)])
     case.send(made())
     case.sender.finish()
     assert [each.count is None for each in case.learner.pushed] == [True, False]
-    assert [each.run_count is None for each in case.learner.pushed] == [True, False]
     assert case.uncounted == 1
 
 
@@ -138,17 +133,16 @@ def test_a_method_that_counts_nothing_sends_no_counts_which_is_no_failure() -> N
     case.send(made())
     case.sender.finish()
     assert [each.count for each in case.learner.pushed] == [None, None]
-    assert [each.run_count for each in case.learner.pushed] == [None, None]
     assert case.uncounted == 0
 
 
 def test_the_hash_is_made_ready_before_an_unroll_is_counted() -> None:
     events: list[str] = []
-    counts_T = VisitCounts(np.ones(T, np.uint32), None)
+    count_T = np.ones(T, np.uint32)
 
     def count(_unroll: Unroll) -> list[Any]:
         events.append(f"count after {case.loaded[-1]}")
-        return [counts_T, counts_T]
+        return [count_T, count_T]
 
     case = Case(count)
     for version in (1, 2):

@@ -48,7 +48,6 @@ VALUES: dict[str, tuple[str, str, str, object, object]] = {
     "--ttl": ("90", "15m", "ttl", 90.0, 900.0),
     "--retry-window": ("1.5h", "10s", "retry_window", 5400.0, 10.0),
     "--max-memory": ("512MiB", "2GiB", "max_memory", 512 << 20, 2 << 30),
-    "--max-run-codes": ("1", "1000000", "max_run_codes", 1, 1_000_000),
 }
 TLS_FLAGS = ("--tls-cert", "--tls-key", "--tls-client-ca")
 

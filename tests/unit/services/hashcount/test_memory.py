@@ -25,10 +25,10 @@ def store() -> MemoryStore:
     return MemoryStore(max_bytes=LIMIT, ttl=1e6, retry_window=1e6)
 
 
-def send(store: MemoryStore, width: int, *batches: Batch, run: str = "run", run_wide: bool = False) -> list[Outcome]:
+def send(store: MemoryStore, width: int, *batches: Batch) -> list[Outcome]:
     """Without an event loop: the store promises never to pause, which is what makes a batch atomic."""
     try:
-        store.count(run, width, batches, run_wide=run_wide).send(None)
+        store.count("run", width, batches).send(None)
     except StopIteration as done:
         outcomes: list[Outcome] = done.value
         return outcomes
@@ -114,55 +114,3 @@ def test_everything_is_given_back() -> None:
         assert asyncio.run(store.live_episodes()) == 10
         assert store.used_bytes > used[-1] + 10 * 500 * 9
     assert used[1] == used[2]  # the first round made places for counts, which are kept for the next
-
-
-@pytest.mark.parametrize("width", [4, 256])
-def test_run_wide_tables_take_half_of_the_limit_at_most_and_no_more_than_is_reckoned(width: int) -> None:
-    told: list[tuple[int, int]] = []
-    tracemalloc.start()
-    store = MemoryStore(max_bytes=LIMIT, ttl=1e6, retry_window=1e6, on_run_codes=lambda *each: told.append(each))
-    before, _ = tracemalloc.get_traced_memory()
-    used = store.used_bytes
-    for n in range(40):
-        batch = Batch(f"episode-{n}", 0, codes(5000 * n, 5000, width), final=True)
-        [outcome] = send(store, width, batch, run=f"run-{n // 20}", run_wide=True)
-        assert outcome.status is Status.COUNTED
-        assert outcome.run_counts == (1).to_bytes(4, "little") * 5000
-        assert store.used_bytes <= LIMIT
-    held = sum(4 * 5000 + 900 for _ in range(40))  # the answers to the final batches
-    taken = store.used_bytes - used - held
-    real = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    stored, unstored = (sum(each) for each in zip(*told, strict=True))
-    assert stored + unstored == 40 * 5000
-    assert unstored > 0
-    assert LIMIT // 2 - 1000 <= taken <= LIMIT // 2
-    assert 0.3 * taken < real <= taken + held
-    [outcome] = send(store, width, Batch("known", 0, codes(0, 2, width), final=False), run="run-0", run_wide=True)
-    assert outcome.run_counts == (2).to_bytes(4, "little") * 2, "what has a place goes on"
-
-
-def test_a_store_full_of_episodes_still_answers_run_wide(store: MemoryStore) -> None:
-    [first] = send(store, 9, Batch("mine", 0, codes(0, 10, 9), final=False), run_wide=True)
-    assert first.run_counts == (1).to_bytes(4, "little") * 10
-    fill(store, lambda n: Batch(f"other-{n}", 0, codes(0, 1000, 9), final=False), 9)
-    fill(store, lambda n: Batch(f"small-{n}", 0, codes(0, 1, 9), final=False), 9)
-    [ended] = send(store, 9, Batch("other-0", 1, codes(0, 5, 9) + codes(900, 5, 9), final=True), run_wide=True)
-    assert ended.status is Status.COUNTED
-    assert ended.run_counts == (2).to_bytes(4, "little") * 5 + (1).to_bytes(4, "little") * 5
-    assert store.used_bytes <= LIMIT
-    [refused] = send(store, 9, Batch("new", 0, codes(0, 5000, 9), final=False), run_wide=True)
-    assert (refused.status, refused.run_counts) == (Status.FULL, None)
-
-
-def test_a_run_that_is_forgotten_gives_everything_back() -> None:
-    store = MemoryStore(max_bytes=LIMIT, ttl=10, retry_window=5, clock=lambda: now)
-    used = []
-    for now in (0.0, 100.0, 200.0):  # noqa: B007  # the store's clock reads it
-        assert asyncio.run(store.live_episodes()) == 0
-        used.append(store.used_bytes)
-        for n in range(3):
-            [outcome] = send(store, 9, Batch("e", 0, codes(0, 500, 9), final=False), run=f"r{n}", run_wide=True)
-            assert outcome.run_counts == (1).to_bytes(4, "little") * 500
-        assert store.used_bytes > used[-1] + 3 * 500 * 100
-    assert used[0] == used[1] == used[2]

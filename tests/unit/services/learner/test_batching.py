@@ -73,17 +73,6 @@ def test_last_observations_are_by_time_and_then_by_trajectory() -> None:
         assert np.array_equal(found.numpy(), left[b].pop(0))
 
 
-def test_run_wide_counts_are_there_only_if_every_trajectory_has_them() -> None:
-    one, two = trajectory(1), trajectory(2)
-    assert make_batch([one, two], CPU, max_steps=9).run_count_TB is None
-    one = dataclasses.replace(one, run_count=np.arange(1, T + 1, dtype=np.uint32))
-    assert make_batch([one, two], CPU, max_steps=9).run_count_TB is None
-    two = dataclasses.replace(two, run_count=np.full(T, 7, np.uint32))
-    found = make_batch([one, two], CPU, max_steps=9).run_count_TB
-    assert found is not None
-    assert found.tolist() == [[t + 1, 7] for t in range(T)]
-
-
 def test_an_episode_was_cut_off_if_its_time_was_over_and_it_was_not_solved() -> None:
     one, two = trajectory(1), trajectory(2)
     start = np.zeros(T + 1, bool)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import random
 import threading
 from collections import Counter
@@ -380,17 +379,6 @@ async def test_what_was_not_counted_is_dropped_where_counts_are_needed() -> None
         assert case.taken(1) == ([] if needed else [1])
         assert stream.last == 1
         assert case.told == [(1, (EPISODE,))]
-
-
-@on_a_loop
-async def test_what_has_no_run_wide_count_is_dropped_where_it_is_needed() -> None:
-    """An actor of an older version counts episodes alone; its unrolls must not end the training."""
-    case = Case(needs_run_counts=True)
-    stream = case.queue.open(name(1))
-    case.queue.offer(stream, made(1))
-    case.queue.offer(stream, dataclasses.replace(made(2), run_count=np.ones(1, np.uint32)))
-    assert case.dropped()["uncounted"] == 1
-    assert case.taken(1) == [2]
 
 
 @on_a_loop
