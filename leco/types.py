@@ -43,12 +43,14 @@ class TrajectorySpec:
     observation_shape  O...
     action_count       A
     core_state_shape   C...
+    coarse_levels      M: how many coarser codes an observation has beside its own
     """
 
     unroll_length: int
     observation_shape: tuple[int, ...]
     action_count: int
     core_state_shape: tuple[int, ...]
+    coarse_levels: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,8 @@ class Trajectory:
     count                 uint32   [T]          how often the code of the observation that action[t] led to (the
                                                 terminal one at an end) was seen in its episode; at least 1. None if
                                                 the unroll was not counted
+    coarse_count          uint32   [T, M]       the same for each of its coarser codes. None if there are none (M = 0)
+    coarse_code           uint32   [T, M]       the first four bytes of each of those codes, likewise
     episodes              one for each of the E episodes that ended, in order
     traceparent           its place in a trace (docs/tracing.md); empty if it is not traced
     """
@@ -113,6 +117,8 @@ class Trajectory:
     core_state: npt.NDArray[np.float32]
     count: npt.NDArray[np.uint32] | None
     episodes: tuple[EpisodeSummary, ...]
+    coarse_count: npt.NDArray[np.uint32] | None = None
+    coarse_code: npt.NDArray[np.uint32] | None = None
     traceparent: str = ""
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+DIGEST_WIDTH = 16  # bytes
+
 
 def lsh_code(bottleneck_NF: Tensor, projection_PF: Tensor) -> Tensor:
     """sign(A . round(b)) as bits, eight to a byte, the first bit lowest. Zero counts as positive. uint8 [N, ceil(P/8)].
@@ -79,8 +81,8 @@ def dsc_code(observation_NHWC: Tensor, *, size: tuple[int, int], levels: int, ma
     return (small_NhwC * levels // values).clamp(max=levels - 1).to(torch.uint8).flatten(1)
 
 
-def exact_code(observation_NO: Tensor) -> Tensor:
-    """A digest of 128 bits of the whole observation: uint8 [N, 16].
+def digest(observation_NO: Tensor, salt: int = 0) -> Tensor:
+    """A digest of 128 bits of the whole observation, or of any other bytes: uint8 [N, 16]. Those of other salts are unrelated.
 
     Two different observations share one with a probability of 2^-128, so that none do in practice; the observation itself would
     be ten times as long, in every message and in every table.
@@ -90,4 +92,4 @@ def exact_code(observation_NO: Tensor) -> Tensor:
             f"observations must be uint8 of shape [N, O...], not {observation_NO.dtype} of shape {list(observation_NO.shape)}"
         )
     words_NW = as_words(observation_NO)
-    return torch.stack([hash_words(words_NW, salt) for salt in (0, 1)], 1).view(torch.uint8)
+    return torch.stack([hash_words(words_NW, 2 * salt + half) for half in (0, 1)], 1).view(torch.uint8)

@@ -90,6 +90,7 @@ class Experiment:
     hash: HashConfig = field(default_factory=HashConfig)
 
 
+_COUNTED = {Hash.OBJECTS: "objects", Hash.CELLS: "cells", Hash.VQ_CELLS: "codes of cells"}
 _POSITIVE = (
     *("frames", "actors.num_envs", "actors.unroll_length", "learner.batch_size", "learner.publish_every"),
     *("learner.checkpoint_every", "learner.keep_checkpoints", "learner.log_every", "network.width"),
@@ -218,16 +219,18 @@ def _check_hash(experiment: Experiment) -> None:
     if size.bits is not None and not 1 <= size.bits <= 2048:
         raise ConfigError(f"hash.bits is {size.bits}, expected 1 to 2048: a code has at most 256 bytes")
     given = [name for name in ("size", "codebook_size", "dsc_levels", "bits") if getattr(size, name) is not None]
-    if given and method.hash in (Hash.EXACT, Hash.OBJECTS):
+    unused = [name for name in given if method.hash is not Hash.VQ_CELLS or name != "codebook_size"]
+    if unused and method.hash in (Hash.EXACT, Hash.OBJECTS, Hash.CELLS, Hash.VQ_CELLS):
         raise ConfigError(
-            f"hash.{given[0]} is {getattr(size, given[0])}, but the hash {method.hash.value} has no size: leave it out, or "
-            "choose another hash.kind"
+            f"hash.{unused[0]} is {getattr(size, unused[0])}, but the hash {method.hash.value} has no such size: leave it out, "
+            "or choose another hash.kind"
         )
     kind = find_kind(find_task(experiment.task).observation_shape)
-    if method.hash is Hash.OBJECTS and not kind.has_objects:
-        countable = " and ".join(each.title for each in KINDS if each.has_objects)
+    if method.hash in (Hash.OBJECTS, Hash.CELLS, Hash.VQ_CELLS) and not kind.has_cells:
+        countable = " and ".join(each.title for each in KINDS if each.has_cells)
         raise ConfigError(
-            f"{experiment.task} shows {kind.title}, and objects are counted in {countable}: choose another method or hash.kind"
+            f"{experiment.task} shows {kind.title}, and {_COUNTED[method.hash]} are counted in {countable}: choose another "
+            "method or hash.kind"
         )
     if size.size is not None and method.learns_hash and size.size not in (kind.hash_sizes or (size.size,)):
         expected = " or ".join(str(list(each)) for each in kind.hash_sizes or ())

@@ -41,9 +41,12 @@ class TrainingConfig:
     clip_range  PPO's clipped surrogate: where pi(a) has moved by this share away from the policy that acted, an action
                 teaches nothing more. None for the plain policy gradient, which only a single pass can have
     normalize_advantages   whether the policy learns from advantages less the batch's mean in units of its deviation
-    episodic_bonus   what a count is worth: 1 / sqrt(N), as published, or 1 for a first visit and 0 for all others
+    episodic_bonus   what a count is worth: 1 / sqrt(N), as published; 1 for a first visit and 0 for all others; or the
+                information in a first visit, -log p, where p is how often the run has had such a one lately, summed over all
+                levels of the hash
     center_bonus   whether r_ep is paid less its running mean: a bonus whose mean stays positive makes going on worth more than
                 the goal
+    normalize_bonus   whether r_ep is paid in units of its running deviation, so that alpha means the same for every hash and task
     penalty_on_revisits   whether r_ta may only take away, and not give, where nothing is new (N > 1). A first visit is paid once,
                 but a modulator could pay for standing still for ever
     earned_trust   whether r_ta counts only as far as V^e explains the task's returns (a running mean of the share of variance).
@@ -76,8 +79,9 @@ class TrainingConfig:
     sequence_length: int | None = None
     clip_range: float | None = None
     normalize_advantages: bool = False
-    episodic_bonus: Literal["inverse-sqrt", "first-visit"] = "inverse-sqrt"
+    episodic_bonus: Literal["inverse-sqrt", "first-visit", "information"] = "inverse-sqrt"
     center_bonus: bool = False
+    normalize_bonus: bool = False
     penalty_on_revisits: bool = False
     earned_trust: bool = False
 
@@ -110,7 +114,8 @@ class NetworkConfig:
 class HashConfig:
     """Which hash counts, and how large codes are; what is left out (None) is the method's, or the paper's for such observations.
 
-    kind    what makes two observations the same, where it is not the method's own: vq, ae-lsh, dsc, exact or objects
+    kind    what makes two observations the same, where it is not the method's own: vq, ae-lsh, dsc, exact, objects, cells or
+            vq-cells
     size    height and width of what VQ and DSC make of an observation. VQ on MiniGrid: any, for its picture is four times as
             large; on pixels (2, 3) or (4, 6)
     codebook_size   K: the vectors of VQ's codebook; 2 to 256
@@ -118,7 +123,7 @@ class HashConfig:
     bits    of an AE-LSH code
     """
 
-    kind: Literal["vq", "ae-lsh", "dsc", "exact", "objects"] | None = None
+    kind: Literal["vq", "ae-lsh", "dsc", "exact", "objects", "cells", "vq-cells"] | None = None
     size: tuple[int, int] | None = None
     codebook_size: int | None = None
     dsc_levels: int | None = None

@@ -2,6 +2,7 @@
 
 T     actions of the episode
 W     bytes of a code
+L     levels of the hash, the finest first
 O...  shape of one observation
 """
 
@@ -16,7 +17,7 @@ import torch
 
 from leco.algo.dedup import distinct
 from leco.algo.rewards import intrinsic_reward
-from leco.learning.rewards import modulated, paid
+from leco.learning.rewards import BonusMoments, modulated, paid
 from leco.learning.state import Batch
 from leco.methods.novelty import NoveltyInput, compute_novelty
 from leco.methods.table import Modulation
@@ -43,11 +44,23 @@ class EpisodeRewards(NamedTuple):
     r_i_T: npt.NDArray[np.float32]
 
 
+class _Visits(NamedTuple):
+    """Of the T + 1 observations the codes of all levels, and how often each was seen when it was."""
+
+    code_TLW: npt.NDArray[np.uint8]
+    count_TL: npt.NDArray[np.uint32]
+
+    def first_bytes(self, which: slice) -> Tensor:
+        """What trajectories say of codes, [., L]."""
+        first_TL4 = np.ascontiguousarray(self.code_TLW[which, :, :4])
+        return torch.from_numpy(first_TL4.view("<u4")[..., 0].astype(np.int64))
+
+
 class EpisodeScorer:
     """Judges whole episodes as the learner judges unrolls, but with the running statistics of its batch norms, as actors do.
 
     What a state has no parameters for (`leco.checkpoint.snapshot.acting_state`) cannot be said: r_ta without a modulator is nan,
-    so is r_ep without the networks that measure it, and r_i without either.
+    so is r_ep without what measures it, and r_i without either.
 
     Args:
         networks: Their parameters are replaced by those of the state.
@@ -71,9 +84,13 @@ class EpisodeScorer:
             # Not strict: constants of the networks are part of a state, but torch does not load them.
             networks.intrinsic.load_state_dict({**state.intrinsic, **state.running}, strict=False)
             networks.intrinsic.eval()
+        if networks.novelty is not None:
+            networks.novelty.eval()  # an episode that is looked at is not one that the run has seen
         self._hash = make_hash_function(method, find_kind(observation_shape), networks.intrinsic, hash_config)
         self._has_modulator = _has_all(state.intrinsic, networks.intrinsic)
         self._has_novelty = not method.bonus_needs_network or _has_all(state.novelty, networks.novelty)
+        if config.episodic_bonus == "information" and method.novelty == "count":
+            self._has_novelty = bool(state.novelty_running["steps"] > 0)
 
     @property
     def lambda_(self) -> float:
@@ -88,30 +105,34 @@ class EpisodeScorer:
         reward_T: npt.NDArray[np.float32],
     ) -> EpisodeRewards:
         """A whole episode, from its first to its true last observation."""
-        code_TW, count_T = self._counted(observation_TO)
+        visits = self._visits(observation_TO)
         r_ep, r_ta = [], []
         for begin in range(0, len(action_T), PIECE):
             piece = slice(begin, begin + PIECE)
-            batch = self._batch(observation_TO, action_T, reward_T, count_T, piece)
+            batch = self._batch(observation_TO, action_T, reward_T, visits, piece)
             r_ep.append(self._novelty(batch))
             r_ta.append(self._modulation(batch, r_ep[-1]))
         r_ep_T, r_ta_T = torch.cat(r_ep), torch.cat(r_ta)
-        r_i_T = intrinsic_reward(paid(r_ep_T, self._state.r_ep_mean, self._config), r_ta_T, self.lambda_)
-        return EpisodeRewards(code_TW, count_T, *(each.numpy().astype(np.float32) for each in (r_ep_T, r_ta_T, r_i_T)))
+        moments = BonusMoments(self._state.r_ep_mean, self._state.r_ep_square)
+        r_i_T = intrinsic_reward(paid(r_ep_T, moments, self._config), r_ta_T, self.lambda_)
+        rewards = (each.numpy().astype(np.float32) for each in (r_ep_T, r_ta_T, r_i_T))
+        return EpisodeRewards(visits.code_TLW[:, 0], visits.count_TL[:, 0], *rewards)
 
-    def _counted(self, observation_TO: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint32]]:
+    def _visits(self, observation_TO: npt.NDArray[np.uint8]) -> _Visits:
+        steps = len(observation_TO)
         if self._hash is None:
-            return np.zeros((len(observation_TO), 0), np.uint8), np.zeros(len(observation_TO), np.uint32)
-        pieces = range(0, len(observation_TO), PIECE)
-        code_TW = np.concatenate([self._hash.codes(observation_TO[begin : begin + PIECE]) for begin in pieces])
-        return code_TW, visit_counts(code_TW)
+            return _Visits(np.zeros((steps, 1, 0), np.uint8), np.zeros((steps, 1), np.uint32))
+        pieces = range(0, steps, PIECE)
+        code = np.concatenate([self._hash.codes(observation_TO[begin : begin + PIECE]) for begin in pieces])
+        code_TLW = code.reshape(steps, self._hash.levels, self._hash.width)
+        return _Visits(code_TLW, np.stack([visit_counts(code_TLW[:, level]) for level in range(self._hash.levels)], 1))
 
     def _batch(
         self,
         observation_TO: npt.NDArray[np.uint8],
         action_T: npt.NDArray[np.integer],
         reward_T: npt.NDArray[np.float32],
-        count_T: npt.NDArray[np.uint32],
+        visits: _Visits,
         piece: slice,
     ) -> Batch:
         """Some actions of the episode as a batch of one unroll."""
@@ -120,6 +141,9 @@ class EpisodeScorer:
         observation_TBO = torch.from_numpy(observation_TO[piece.start : piece.start + length + 1].copy()).unsqueeze(1)
         start_TB = torch.zeros(length + 1, 1, dtype=torch.bool)
         start_TB[0], start_TB[-1] = piece.start == 0, last
+        led_to = slice(piece.start + 1, piece.start + 1 + length)
+        count_TBL = torch.from_numpy(visits.count_TL[led_to].astype(np.int64)).unsqueeze(1)
+        coarse = count_TBL.shape[-1] > 1
         return Batch(
             observation_TBO=observation_TBO,
             start_TB=start_TB,
@@ -129,10 +153,10 @@ class EpisodeScorer:
             previous_action_B=torch.tensor([-1 if piece.start == 0 else int(action_T[piece.start - 1])]),
             previous_reward_B=torch.zeros(1),
             core_state=self._networks.policy.initial_state(1),
-            count_TB=torch.from_numpy(count_T[piece.start + 1 : piece.start + 1 + length].astype(np.int64)).unsqueeze(
-                1
-            ),
+            count_TB=count_TBL[..., 0],
             terminal_observation_FO=observation_TBO[-1] if last else observation_TBO[:0, 0],
+            coarse_count_TBM=count_TBL[..., 1:] if coarse else None,
+            coarse_code_TBM=visits.first_bytes(led_to).unsqueeze(1)[..., 1:] if coarse else None,
         )
 
     def _novelty(self, batch: Batch) -> Tensor:

@@ -24,7 +24,7 @@ from leco.algo.dedup import Distinct, expand
 from leco.algo.losses import reconstruction_loss
 from leco.algo.sampling import systematic_sample
 from leco.methods.table import Method, Modulation
-from leco.models.intrinsic import HashModule
+from leco.models.intrinsic import CellHashModule, HashModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -118,9 +118,12 @@ class IntrinsicPass:
 
     def _hash(self, sampling: DecoderSampling) -> HashGradients:
         leaf_UZ = self._encoded.result().leaf_UZ
-        if not isinstance(self._net, HashModule):  # nothing to learn: equal observations, or equal sets of objects
+        if isinstance(self._net, HashModule):
+            loss = _call(_Hash(self._net), self._others, leaf_UZ, self._unique, sampling)
+        elif isinstance(self._net, CellHashModule):
+            loss = _call(_CellHash(self._net), self._others, self._unique, sampling)
+        else:  # nothing to learn: equal observations, or equal sets of objects
             return HashGradients(leaf_UZ.new_zeros(()), torch.zeros_like(leaf_UZ), {})
-        loss = _call(_Hash(self._net), self._others, leaf_UZ, self._unique, sampling)
         return HashGradients(loss.detach(), *_gradients(loss, leaf_UZ, self._others))
 
 
@@ -143,6 +146,7 @@ def _gradients(loss: Tensor, leaf_UZ: Tensor, tensors: Params) -> tuple[Tensor, 
     """Of z_e, and of the parameters that the loss depends on."""
     learned = _learned(tensors)
     grad_UZ, *found = torch.autograd.grad(loss, [leaf_UZ, *learned.values()], allow_unused=True)
+    grad_UZ = torch.zeros_like(leaf_UZ) if grad_UZ is None else grad_UZ
     return grad_UZ, {name: grad for name, grad in zip(learned, found, strict=True) if grad is not None}
 
 
@@ -194,3 +198,13 @@ class _Hash(_Part):
             z_SDHW, observation_SO = z_SDHW.index_select(0, index_S), observation_SO.index_select(0, index_S)
         picture_S = self.net.decode(z_SDHW, times_S)
         return reconstruction_loss(picture_S, self.net.target(observation_SO), times_S) + squeezed.loss
+
+
+class _CellHash(_Part):
+    """The codebook of cells: its loss, which needs nothing of z_e."""
+
+    net: CellHashModule
+
+    def forward(self, unique: Distinct, sampling: DecoderSampling) -> Tensor:
+        draws = torch.Generator().manual_seed(sampling.turn)
+        return self.net.hash_loss(unique.observation_UO, unique.multiplicity_U, draws)

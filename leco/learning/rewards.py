@@ -29,6 +29,18 @@ if TYPE_CHECKING:
 MEAN_DECAY = 0.95  # of the running mean of r_ep, a batch
 
 
+class BonusMoments(NamedTuple):
+    """The mean of r_ep, and of its square."""
+
+    mean: Tensor
+    square: Tensor
+
+    @property
+    def deviation(self) -> Tensor:
+        """Never less than 0.01: where nothing is ever new, noise is not made large."""
+        return (self.square - self.mean.square()).clamp(min=1e-4).sqrt()
+
+
 class Rewards(NamedTuple):
     """What an update is rewarded with.
 
@@ -49,14 +61,14 @@ def compute_rewards(
     config: TrainingConfig,
     *,
     r_ep_TB: Tensor,
-    r_ep_mean: Tensor,
+    moments: BonusMoments,
     trust: Tensor,
 ) -> Rewards:
     """r_ta (eq. 5), r_i and r (eq. 1).
 
     heads      what the intrinsic module says; None without a modulator
     r_ep_TB    what is new
-    r_ep_mean  its running mean, which is taken away if `center_bonus`
+    moments    its running moments, for `center_bonus` and `normalize_bonus`
     trust      in the modulator, if `earned_trust`
     """
     r_e_TB = soft_asymmetric(batch.reward_TB) if config.reward_shaping == "soft-asymmetric" else batch.reward_TB
@@ -66,7 +78,7 @@ def compute_rewards(
         r_ta_TB = modulated(heads.scores_TBA, batch, config, trust)
         stats["r_ta"] = r_ta_TB.mean()
     lambda_ = config.lambda_ if method.lambda_ is None else method.lambda_
-    r_i_TB = intrinsic_reward(paid(r_ep_TB, r_ep_mean, config), r_ta_TB, lambda_)
+    r_i_TB = intrinsic_reward(paid(r_ep_TB, moments, config), r_ta_TB, lambda_)
     stats["r_i"] = r_i_TB.mean()
     reward_TB = config.reward_scale * total_reward(r_e_TB, r_i_TB, config.alpha)
     return Rewards(config.reward_scale * r_e_TB, reward_TB, stats)
@@ -80,15 +92,18 @@ def modulated(scores_TBA: Tensor, batch: Batch, config: TrainingConfig, trust: T
     return trust * r_ta_TB if config.earned_trust else r_ta_TB
 
 
-def paid(r_ep: Tensor, r_ep_mean: Tensor, config: TrainingConfig) -> Tensor:
-    """What is paid of r_ep: all of it, or what it is beyond its running mean. Any shape."""
-    return r_ep - r_ep_mean if config.center_bonus else r_ep
+def paid(r_ep: Tensor, moments: BonusMoments, config: TrainingConfig) -> Tensor:
+    """What is paid of r_ep: all of it, or what it is beyond its running mean, perhaps in running deviations. Any shape."""
+    r_ep = r_ep - moments.mean if config.center_bonus else r_ep
+    return r_ep / moments.deviation if config.normalize_bonus else r_ep
 
 
-def running_mean(before: Tensor, r_ep_TB: Tensor, updates: int) -> Tensor:
+def running_moments(before: BonusMoments, r_ep_TB: Tensor, updates: int) -> BonusMoments:
     """Of r_ep over batches; `updates` is how many there were before."""
-    mean = r_ep_TB.detach().mean()
-    return mean if updates == 0 else torch.lerp(mean, before, MEAN_DECAY)
+    now = BonusMoments(r_ep_TB.detach().mean(), r_ep_TB.detach().square().mean())
+    if updates == 0:
+        return now
+    return BonusMoments(*(torch.lerp(new, old, MEAN_DECAY) for new, old in zip(now, before, strict=True)))
 
 
 def explained_variance(value_TB: Tensor, target_TB: Tensor) -> Tensor:

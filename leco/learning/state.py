@@ -39,6 +39,8 @@ class Batch(NamedTuple):
     truncated_TB          bool [T, B], the action was the last before the time limit, without success; None if none was
     terminal_observation_FO   uint8 [F, O...], the true last observations of the F episodes that ended, by time and then by
                           unroll; None if the method does not look at them
+    coarse_count_TBM      integers [T, B, M], at least 1: of the M coarser codes of an observation; None without any
+    coarse_code_TBM       integers [T, B, M], four bytes of each of those codes; None without any
     """
 
     observation_TBO: Tensor
@@ -52,6 +54,8 @@ class Batch(NamedTuple):
     count_TB: Tensor | None
     truncated_TB: Tensor | None = None
     terminal_observation_FO: Tensor | None = None
+    coarse_count_TBM: Tensor | None = None
+    coarse_code_TBM: Tensor | None = None
 
 
 class Networks(NamedTuple):
@@ -97,6 +101,7 @@ class TrainingState(NamedTuple):
     novelty_adam: AdamState
     novelty_running: Params  # moments that the novelty's networks keep
     r_ep_mean: Tensor  # the running mean of r_ep, which `center_bonus` takes away
+    r_ep_square: Tensor  # the running mean of its square, for `normalize_bonus`
     trust: Tensor  # in the modulator, from 0 to 1: how much of the task's returns V^e has explained lately
     updates: int
 
@@ -116,6 +121,7 @@ def init(networks: Networks) -> TrainingState:
         novelty_adam=init_adam(novelty),
         novelty_running=novelty_running,
         r_ep_mean=next(iter(policy.values())).new_zeros(()),
+        r_ep_square=next(iter(policy.values())).new_zeros(()),
         trust=next(iter(policy.values())).new_zeros(()),
         updates=0,
     )

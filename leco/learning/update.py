@@ -20,7 +20,7 @@ from leco.learning.modulator import outer_objective
 from leco.learning.novelty_step import NoveltyStep
 from leco.learning.policy_pass import reuse_of, unroll_policy
 from leco.learning.policy_step import leaves, policy_step
-from leco.learning.rewards import compute_rewards, explained_variance, running_mean
+from leco.learning.rewards import BonusMoments, compute_rewards, explained_variance, running_moments
 from leco.learning.state import StepInput
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ def update(
         rollout = unroll_policy(networks.policy, theta, batch, unique, reuse.sequence_length)  # pi, V^{e+i}
     novelty = NoveltyStep(given, rollout.logits_TBA)  # r_ep
     heads = intrinsic.heads(batch, novelty.r_ep_TB)  # V^e, f_ta
-    r_ep_mean = running_mean(state.r_ep_mean, novelty.r_ep_TB, state.updates)
+    moments = running_moments(BonusMoments(state.r_ep_mean, state.r_ep_square), novelty.r_ep_TB, state.updates)
     rewards = compute_rewards(  # r_ta: eq. 5; r = r_e + alpha r_i: eq. 1
-        batch, heads, method, config, r_ep_TB=novelty.r_ep_TB, r_ep_mean=r_ep_mean, trust=state.trust
+        batch, heads, method, config, r_ep_TB=novelty.r_ep_TB, moments=moments, trust=state.trust
     )
 
     log_mu_TB = log_prob(batch.behaviour_logits_TBA, batch.action_TB)
@@ -89,7 +89,8 @@ def update(
         policy_adam=policy.step.adam,
         **intrinsic_after.changes,
         **novelty.step(),
-        r_ep_mean=r_ep_mean,
+        r_ep_mean=moments.mean,
+        r_ep_square=moments.square,
         trust=outer.trust,
         updates=state.updates + 1,
     )

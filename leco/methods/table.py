@@ -30,6 +30,10 @@ class Hash(enum.Enum):
     """The whole observation: two are the same only if they are equal."""
     OBJECTS = "objects"
     """MiniGrid: which objects are in view, wherever they are, and what is carried."""
+    CELLS = "cells"
+    """MiniGrid, two codes: what is in view, wherever it is, and in hand; what is in hand and in front."""
+    VQ_CELLS = "vq-cells"
+    """The same of learned codes: a VQ-VAE of single cells."""
 
 
 class Modulation(enum.Enum):
@@ -81,8 +85,8 @@ class Method:
 
     @property
     def learns_hash(self) -> bool:
-        """Whether the hash is a network, whose encoder the modulator then shares."""
-        return self.hash in (Hash.VQ, Hash.AE_LSH)
+        """Whether the hash is a network."""
+        return self.hash in (Hash.VQ, Hash.AE_LSH, Hash.VQ_CELLS)
 
     @property
     def has_intrinsic(self) -> bool:
@@ -108,7 +112,6 @@ _ROWS = (
         "count",
         Modulation.NONE,
         lambda_=0.0,
-        laptop="training.alpha = 0.0075",
         description="counts of whole observations",
     ),
     Method(
@@ -117,7 +120,6 @@ _ROWS = (
         "count",
         Modulation.NONE,
         lambda_=0.0,
-        laptop="training.alpha = 0.0075",
         description="counts of the objects in view (MiniGrid)",
     ),
     Method(
@@ -126,7 +128,6 @@ _ROWS = (
         "count",
         Modulation.NONE,
         lambda_=0.0,
-        laptop="training.alpha = 0.064",
         description="counts of coarse pictures",
     ),
     Method(
@@ -135,7 +136,6 @@ _ROWS = (
         "count",
         Modulation.NONE,
         lambda_=0.0,
-        laptop="training.alpha = 0.016",
         description="counts of an autoencoder's projected bits",
     ),
     Method(
@@ -144,7 +144,6 @@ _ROWS = (
         "count",
         Modulation.NONE,
         lambda_=0.0,
-        laptop="training.alpha = 0.016",
         description="counts of VQ-VAE codes",
     ),
     Method(
@@ -152,7 +151,7 @@ _ROWS = (
         Hash.VQ,
         "count",
         Modulation.ADDITIVE,
-        laptop='training.alpha = 0.015\nhash.kind = "exact"',
+        laptop='training.alpha = 0.01\nhash.kind = "vq-cells"',
         description="counts of codes, modulated by what the task rewards",
     ),
     Method(
@@ -160,7 +159,7 @@ _ROWS = (
         Hash.AE_LSH,
         "count",
         Modulation.ADDITIVE,
-        laptop="training.alpha = 0.064",
+        laptop="training.alpha = 0.01",
         description="the same on AE-LSH codes",
     ),
     Method(
@@ -191,7 +190,6 @@ _ROWS = (
         bonus_needs_network=True,
         lambda_=0.0,
         alpha_by_kind={"minigrid": 0.05},
-        laptop="training.alpha = 0.004",
         description="NovelD: first steps into what RND knows less well",
     ),
     Method(
@@ -202,7 +200,6 @@ _ROWS = (
         bonus="RND error",
         bonus_needs_network=True,
         lambda_=0.0,
-        laptop="training.alpha = 0.064",
         description="random network distillation",
     ),
     Method(
@@ -214,7 +211,6 @@ _ROWS = (
         bonus_needs_network=True,
         lambda_=0.0,
         alpha_by_kind={"minigrid": 0.1},
-        laptop="training.alpha = 0.001",
         description="RIDE: actions with an impact on learned features",
     ),
     Method(
@@ -226,7 +222,6 @@ _ROWS = (
         lambda_=0.0,
         alpha=0.0125,
         novelty_learning_rate=9e-5,
-        laptop="training.alpha = 0.016",
         description="AGAC: first visits, and actions that an adversary does not foresee",
     ),
 )

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from leco.algo.dedup import distinct
-from leco.algo.hashes import dsc_code, exact_code
+from leco.algo.hashes import DIGEST_WIDTH, digest, dsc_code
 from leco.config.training import HashConfig
 from leco.methods.table import Hash
-from leco.models.intrinsic import HashModule
+from leco.models.intrinsic import CellHashModule, HashModule
 from leco.models.kinds.table import networks_of
 
 if TYPE_CHECKING:
@@ -32,11 +32,18 @@ if TYPE_CHECKING:
 
 
 class HashFunction(NamedTuple):
-    """A hash: `hash_` gives uint8 [N, width] for uint8 [N, O...]. `network`: that of a learned one."""
+    """A hash: `hash_` gives uint8 [N, levels width] for uint8 [N, O...].
+
+    width    of a code
+    hash_    the code of each observation and, in a row with it, coarser ones that are counted beside it
+    network  of a learned hash
+    levels   how many codes an observation has; no code of one level is one of another
+    """
 
     width: int
     hash_: Callable[[Tensor], Tensor]
-    network: HashModule | None = None
+    network: HashModule | CellHashModule | None = None
+    levels: int = 1
 
     @torch.no_grad()
     def load(self, tensors: Params) -> None:
@@ -49,7 +56,7 @@ class HashFunction(NamedTuple):
         self.network.eval()
 
     def codes(self, observation_NO: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """The code of each observation: uint8 [N, width]. Each distinct observation is hashed once."""
+        """The codes of each observation: uint8 [N, levels width]. Each distinct observation is hashed once."""
         with torch.inference_mode():
             unique = distinct(torch.from_numpy(observation_NO))
             return self.hash_(unique.observation_UO)[unique.index_N].numpy()
@@ -75,10 +82,14 @@ def make_hash_function(
         width = size[0] * size[1] * kind.shape[-1]
         return HashFunction(width, partial(dsc_code, size=size, levels=levels, maximum=kind.channel_max))
     if method.hash is Hash.EXACT:
-        return HashFunction(16, exact_code)
+        return HashFunction(DIGEST_WIDTH, digest)
+    networks = networks_of(kind)
     if method.hash is Hash.OBJECTS:
-        networks = networks_of(kind)
         return HashFunction(networks.OBJECT_CODE_WIDTH, networks.objects_code)
+    if method.hash is Hash.CELLS:
+        return HashFunction(DIGEST_WIDTH, networks.cells_code, levels=networks.CELL_LEVELS)
+    if method.hash is Hash.VQ_CELLS and isinstance(intrinsic, CellHashModule):
+        return HashFunction(DIGEST_WIDTH, intrinsic.code, intrinsic, levels=networks.CELL_LEVELS)
     if not isinstance(intrinsic, HashModule):
         raise ValueError(  # noqa: TRY004  # what is missing are networks, whatever their type
             f"method {method.name!r} has a learned hash: its networks are needed"

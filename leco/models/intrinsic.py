@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from leco.config.training import HashConfig
+from leco.models.cells import CellCodebook
 from leco.models.kinds.table import networks_of
 from leco.models.vq import LSHBottleneck, VectorQuantizer
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 WIDTH = 64  # D
 HIDDEN = 512
 FEATURE_HIDDEN = 128  # where the hash is not learned
+CELL_CODES = 64  # K of a hash of cells
 
 
 class Intrinsic(nn.Module):
@@ -194,6 +196,44 @@ class FeatureModule(Intrinsic):
         return feature_NF
 
 
+class CellHashModule(FeatureModule):
+    """With a learned hash of single cells beside them.
+
+    Args:
+        kind: Of the observations, which have cells.
+        codebook_size: K of its codebook.
+        num_actions: A.
+        condition_on_novelty: Whether the modulator is told r_ep.
+    """
+
+    def __init__(self, kind: Kind, codebook_size: int, *, num_actions: int, condition_on_novelty: bool = False) -> None:
+        self._kind = networks_of(kind)
+        super().__init__(
+            self._kind.build_features(), num_actions=num_actions, condition_on_novelty=condition_on_novelty
+        )
+        self.cells = CellCodebook(self._kind.CELL_VALUES, codebook_size)
+
+    def code(self, observation_NO: Tensor) -> Tensor:
+        """The codes of each observation, fine to coarse: uint8."""
+        code_NC = self.cells.code()[self._kind.cell_number(observation_NO)]
+        return self._kind.levels_code(code_NC, len(self.cells.used_K) + 1)
+
+    def hash_loss(self, observation_UO: Tensor, times_U: Tensor, generator: torch.Generator) -> Tensor:
+        """What the codebook loses of the cells in a batch; moves it.
+
+        Args:
+            observation_UO: [U, O...], the distinct observations.
+            times_U: [U], how often each occurs.
+            generator: As of `CellCodebook.loss`.
+        """
+        number_UC = self._kind.cell_number(observation_UO)
+        times_UC = times_U.unsqueeze(1).expand(number_UC.shape)
+        times_M = torch.bincount(number_UC.flatten(), times_UC.flatten(), len(self.cells.value_MC))
+        loss = self.cells.loss(times_M.to(times_U.dtype), generator)
+        self.cells.note_views(number_UC, times_U)
+        return loss
+
+
 def build_hash_module(
     kind: Kind,
     num_actions: int,
@@ -220,6 +260,14 @@ def build_hash_module(
     )
     autoencoder = networks_of(kind).build_autoencoder(size)
     return HashModule(autoencoder, bottleneck, size, num_actions=num_actions, condition_on_novelty=condition_on_novelty)
+
+
+def build_cell_module(
+    kind: Kind, num_actions: int, given: HashConfig | None = None, *, condition_on_novelty: bool = False
+) -> CellHashModule:
+    """With a learned hash of cells."""
+    codebook_size = (given or HashConfig()).codebook_size or CELL_CODES
+    return CellHashModule(kind, codebook_size, num_actions=num_actions, condition_on_novelty=condition_on_novelty)
 
 
 def build_feature_module(kind: Kind, num_actions: int, *, condition_on_novelty: bool = False) -> FeatureModule:

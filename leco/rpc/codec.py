@@ -44,6 +44,7 @@ __all__ = [
 CHUNK_LIMIT_BYTES = 4_000_000
 # What the HashCount service takes.
 MAX_CODE_WIDTH = 256
+MAX_COARSE_LEVELS = 8
 _is_traceparent = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
 _is_run_name = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
 
@@ -62,6 +63,7 @@ def specification_to_message(specification: RunSpecification) -> learner_pb2.Run
         core_state_shape=trajectories.core_state_shape,
         code_width=specification.code_width,
         configuration_toml=specification.configuration_toml,
+        coarse_levels=trajectories.coarse_levels,
     )
     _check_specification(message)
     return message
@@ -82,6 +84,7 @@ def specification_from_message(message: learner_pb2.RunSpecification) -> RunSpec
             observation_shape=tuple(message.observation_shape),
             action_count=message.action_count,
             core_state_shape=tuple(message.core_state_shape),
+            coarse_levels=message.coarse_levels,
         ),
     )
 
@@ -104,6 +107,8 @@ def _check_specification(message: learner_pb2.RunSpecification) -> None:
             raise CodecError(f"{name} is {shape}, expected axes of at least {least}")
     if message.code_width > MAX_CODE_WIDTH:
         raise CodecError(f"code_width is {message.code_width}, expected at most {MAX_CODE_WIDTH}")
+    if message.coarse_levels > MAX_COARSE_LEVELS:
+        raise CodecError(f"coarse_levels is {message.coarse_levels}, expected at most {MAX_COARSE_LEVELS}")
 
 
 def trajectory_to_message(trajectory: Trajectory, *, compression: Compression = "none") -> trajectory_pb2.Trajectory:
@@ -119,6 +124,8 @@ def trajectory_to_message(trajectory: Trajectory, *, compression: Compression = 
     }
     if trajectory.count is not None:
         tensors["count"] = trajectory.count
+    if trajectory.coarse_count is not None and trajectory.coarse_code is not None:
+        tensors |= {"coarse_count": trajectory.coarse_count, "coarse_code": trajectory.coarse_code}
     return trajectory_pb2.Trajectory(
         number=trajectory.number,
         parameters_version=trajectory.parameters_version,
@@ -162,6 +169,8 @@ def trajectory_from_message(message: trajectory_pb2.Trajectory, spec: Trajectory
         behaviour_logits=tensors["behaviour_logits"],
         core_state=tensors["core_state"],
         count=tensors.get("count"),
+        coarse_count=tensors.get("coarse_count"),
+        coarse_code=tensors.get("coarse_code"),
         episodes=tuple(
             EpisodeSummary(episode.episode_return, episode.length, episode.success, episode.dropped)
             for episode in message.episodes
@@ -186,8 +195,9 @@ def _largest_payload(spec: TrajectorySpec) -> int:
     """At least the bytes of any trajectory of this run: one in which every action ends an episode, with counts."""
     steps = spec.unroll_length
     observations = (2 * steps + 1) * math.prod(spec.observation_shape)  # with the terminal ones
-    words = steps * (spec.action_count + 3) + math.prod(spec.core_state_shape)  # action, reward, count
-    return observations + (steps + 1) + 4 * words + 8 * ALIGNMENT
+    beside = 3 + 2 * spec.coarse_levels  # action, reward, count; counts and codes of coarser levels
+    words = steps * (spec.action_count + beside) + math.prod(spec.core_state_shape)
+    return observations + (steps + 1) + 4 * words + (10 if spec.coarse_levels else 8) * ALIGNMENT
 
 
 def parameters_to_messages(

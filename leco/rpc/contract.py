@@ -51,6 +51,8 @@ def _check_tensor_specs(places: Sequence[Place], spec: TrajectorySpec, *, counte
     }
     if counted:
         expected["count"] = ("uint32", (steps,))
+        if spec.coarse_levels > 0:
+            expected |= dict.fromkeys(("coarse_count", "coarse_code"), ("uint32", (steps, spec.coarse_levels)))
     for index, (place, name) in enumerate(itertools.zip_longest(places, expected)):
         if place is None or place.name != name:
             found, wanted = (repr(place.name) if place else "missing"), (repr(name) if name else "no more tensors")
@@ -70,8 +72,8 @@ def _check_tensor_values(tensors: Mapping[str, npt.NDArray[Any]], spec: Trajecto
     _refuse("action", action, (action < 0) | (action >= spec.action_count), f"0 to {spec.action_count - 1}")
     for name in ("reward", "behaviour_logits", "core_state"):
         _refuse(name, tensors[name], ~np.isfinite(tensors[name]), "a finite number")
-    if "count" in tensors:
-        _refuse("count", tensors["count"], tensors["count"] < 1, "at least 1")
+    for name in tensors.keys() & {"count", "coarse_count"}:
+        _refuse(name, tensors[name], tensors[name] < 1, "at least 1")
 
 
 def _check_episodes(episodes: Sequence[trajectory_pb2.EpisodeSummary], tensors: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -90,6 +90,7 @@ class RunSpecification(_message.Message):
     CORE_STATE_SHAPE_FIELD_NUMBER: _builtins.int
     CODE_WIDTH_FIELD_NUMBER: _builtins.int
     CONFIGURATION_TOML_FIELD_NUMBER: _builtins.int
+    COARSE_LEVELS_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """The run's name: 1 to 64 of A-Z a-z 0-9 . _ -   The `run` of all counting."""
     task: _builtins.str
@@ -106,6 +107,8 @@ class RunSpecification(_message.Message):
     """Bytes in a code, or 0 if the method counts nothing."""
     configuration_toml: _builtins.str
     """The whole resolved configuration, as TOML: what the actor's networks, hash and environments are built from."""
+    coarse_levels: _builtins.int
+    """How many coarser codes an observation has beside its own (M); they are as wide, and counted beside it."""
     @_builtins.property
     def observation_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The shape of one observation; O... in trajectory.proto."""
@@ -127,10 +130,11 @@ class RunSpecification(_message.Message):
         core_state_shape: _abc.Iterable[_builtins.int] | None = ...,
         code_width: _builtins.int = ...,
         configuration_toml: _builtins.str = ...,
+        coarse_levels: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_count", b"action_count", "code_width", b"code_width", "configuration_toml", b"configuration_toml", "core_state_shape", b"core_state_shape", "environments", b"environments", "method", b"method", "observation_shape", b"observation_shape", "run", b"run", "task", b"task", "unroll_length", b"unroll_length"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_count", b"action_count", "coarse_levels", b"coarse_levels", "code_width", b"code_width", "configuration_toml", b"configuration_toml", "core_state_shape", b"core_state_shape", "environments", b"environments", "method", b"method", "observation_shape", b"observation_shape", "run", b"run", "task", b"task", "unroll_length", b"unroll_length"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -29,7 +29,8 @@ class Trajectory(_message.Message):
     terminal_observation.
 
     The tensors, by name. O... is the task's observation shape, A the number of actions, E how many of the T actions ended an
-    episode. The run's specification gives T, O, A and the shape of core_state.
+    episode. The run's specification gives T, O, A, M and the shape of
+    core_state.
 
       observation           uint8    [T+1, O...]   s[0] to s[T]; the last one only bootstraps the value
       start                 bool     [T+1]         observation[t] is the first of its episode; so action[t] ended
@@ -42,6 +43,9 @@ class Trajectory(_message.Message):
       count                 uint32   [T]           how often the code of the observation that action[t] led to (the terminal one at
                                                    an end) was seen in its episode, as the HashCount service answered; at
                                                    least 1. Present exactly if `counted` is true
+      coarse_count          uint32   [T, M]        the same for each of its M coarser codes; at least 1. Present exactly if `counted`
+                                                   is true and M is not 0
+      coarse_code           uint32   [T, M]        the first four bytes of each of those codes, little-endian. Present likewise
     """
 
     DESCRIPTOR: _descriptor.Descriptor

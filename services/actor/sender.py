@@ -18,16 +18,14 @@ from leco.types import Trajectory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
     from leco.learning.state import Params
     from leco.rpc.learner_client import LearnerClient
     from leco.telemetry.tracing import UnrollTrace
     from services.actor.metrics import ActorMetrics
     from services.actor.rollout import Unroll
-    from services.actor.visit_counter import VisitCounter
+    from services.actor.visit_counter import VisitCounter, VisitCounts
 
-    Counts = list[npt.NDArray[np.uint32] | None]
+    Counts = list[VisitCounts | None]
 
 
 HELD_UP_SECONDS = 0.02
@@ -136,7 +134,7 @@ class Sender:
         unroll, place = pending.unroll, tracing.traceparent()
         shape = unroll.observation_TEO.shape[2:]
         trajectories = []
-        for e, (count_T, endings) in enumerate(zip(counts, unroll.endings, strict=True)):
+        for e, (counted, endings) in enumerate(zip(counts, unroll.endings, strict=True)):
             self._number += 1
             last = [ending.observation_O for ending in endings]
             trajectories.append(
@@ -152,7 +150,9 @@ class Sender:
                     reward=unroll.reward_TE[:, e],
                     behaviour_logits=unroll.logits_TEA[:, e],
                     core_state=unroll.core_LCEH[:, :, e],
-                    count=count_T,
+                    count=None if counted is None else counted.count_T,
+                    coarse_count=None if counted is None else counted.coarse_count_TM,
+                    coarse_code=None if counted is None else counted.coarse_code_TM,
                     episodes=tuple(ending.summary for ending in endings),
                     traceparent=place,
                 )

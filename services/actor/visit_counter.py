@@ -45,6 +45,14 @@ class _Episode:
     lost: bool = False
 
 
+class VisitCounts(NamedTuple):
+    """The counts of one environment in its episodes: what `leco.types.Trajectory` says of them."""
+
+    count_T: npt.NDArray[np.uint32]
+    coarse_count_TM: npt.NDArray[np.uint32] | None = None
+    coarse_code_TM: npt.NDArray[np.uint32] | None = None
+
+
 class VisitCounter:
     """Follows the episodes of E environments.
 
@@ -72,14 +80,14 @@ class VisitCounter:
             self._hash.load(tensors)
             self._hash_version = version
 
-    def count(self, unroll: Unroll) -> list[npt.NDArray[np.uint32] | None]:
-        """The counts [T] of each environment; None where they could not be had for every step."""
+    def count(self, unroll: Unroll) -> list[VisitCounts | None]:
+        """The counts of each environment; None where they could not be had for every step."""
         steps, num_envs = unroll.action_TE.shape
         with tracing.span("code"):
             code_TEW, terminal = self._hashed(unroll)
         batches: list[CodeBatch] = []
         where: list[tuple[int, EpisodeSegment]] = []
-        counts: list[npt.NDArray[np.uint32] | None] = [np.zeros(steps, np.uint32) for _ in range(num_envs)]
+        counts = [self._no_counts(steps) for _ in range(num_envs)]
         for e in range(num_envs):
             ends = iter(terminal[e])
             for segment in segments(unroll.start_TE[:, e]):
@@ -95,7 +103,8 @@ class VisitCounter:
                 codes_nW = code_TEW[segment.begin + (not segment.fresh) : segment.end + 1, e]
                 if segment.final:
                     codes_nW = np.concatenate([codes_nW[:-1], next(ends)[None]])
-                batches.append(CodeBatch(episode.id, episode.sequence, np.ascontiguousarray(codes_nW), segment.final))
+                codes = np.ascontiguousarray(codes_nW).reshape(-1, self._hash.width)  # level by level, step by step
+                batches.append(CodeBatch(episode.id, episode.sequence, codes, segment.final))
                 where.append((e, segment))
                 episode.sequence += 1
         if batches:  # none if all episodes are lost
@@ -106,7 +115,7 @@ class VisitCounter:
         self,
         batches: list[CodeBatch],
         where: list[tuple[int, EpisodeSegment]],
-        counts: list[npt.NDArray[np.uint32] | None],
+        counts: list[VisitCounts | None],
     ) -> None:
         failed = []
         by_id = {episode.id: episode for episode in self._episodes}
@@ -118,8 +127,13 @@ class VisitCounter:
                 counts[e] = None
                 if batch.episode_id in by_id:
                     by_id[batch.episode_id].lost = True
-            elif (count_T := counts[e]) is not None:
-                count_T[segment.begin : segment.end] = result.counts[1:] if segment.fresh else result.counts
+            elif (found := counts[e]) is not None:
+                these, skipped = slice(segment.begin, segment.end), int(segment.fresh)
+                count_nL = result.counts.reshape(-1, self._hash.levels)[skipped:]
+                found.count_T[these] = count_nL[:, 0]
+                if found.coarse_count_TM is not None and found.coarse_code_TM is not None:
+                    first_nL = np.ascontiguousarray(batch.codes[:, :4]).view("<u4").reshape(-1, self._hash.levels)
+                    found.coarse_count_TM[these], found.coarse_code_TM[these] = count_nL[:, 1:], first_nL[skipped:, 1:]
         if failed and self._strict:
             raise ValueError(
                 "counting failed, and a deterministic run cannot leave anything out: restart the learner, which goes on from its "
@@ -128,8 +142,13 @@ class VisitCounter:
         if failed:
             log.warning("counting failed; the unrolls are marked as uncounted", batches=len(failed), first=failed[0])
 
+    def _no_counts(self, steps: int) -> VisitCounts | None:
+        """To be filled in."""
+        count_T, coarse_TM = np.zeros(steps, np.uint32), np.zeros((steps, self._hash.levels - 1), np.uint32)
+        return VisitCounts(count_T) if self._hash.levels == 1 else VisitCounts(count_T, coarse_TM, coarse_TM.copy())
+
     def _hashed(self, unroll: Unroll) -> tuple[npt.NDArray[np.uint8], list[list[npt.NDArray[np.uint8]]]]:
-        """The codes of all T+1 observations [T+1, E, W], and those of the true last ones of each environment."""
+        """The codes of all T+1 observations [T+1, E, L W], and those of the true last ones of each environment."""
         shape_TE = unroll.observation_TEO.shape[:2]
         last = [ending.observation_O for endings in unroll.endings for ending in endings]
         every_NO = unroll.observation_TEO.reshape(-1, *unroll.observation_TEO.shape[2:])

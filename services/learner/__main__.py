@@ -183,6 +183,7 @@ def _specification(
             observation_shape=observation_shape,
             action_count=num_actions,
             core_state_shape=tuple(core[:, :, 0].shape),
+            coarse_levels=0 if hash_function is None else hash_function.levels - 1,
         ),
     )
 

@@ -30,6 +30,7 @@ def make_batch(trajectories: Sequence[Trajectory], device: torch.device, *, max_
         return torch.from_numpy(np.stack([getattr(each, name) for each in trajectories], axis=1)).to(device)
 
     counted = all(each.count is not None for each in trajectories)
+    coarse = counted and trajectories[0].coarse_count is not None
     return Batch(
         observation_TBO=stacked("observation"),
         start_TB=stacked("start"),
@@ -42,6 +43,8 @@ def make_batch(trajectories: Sequence[Trajectory], device: torch.device, *, max_
         ),
         core_state=torch.from_numpy(np.stack([each.core_state for each in trajectories], axis=2)).to(device),
         count_TB=stacked("count").long() if counted else None,
+        coarse_count_TBM=stacked("coarse_count").long() if coarse else None,
+        coarse_code_TBM=stacked("coarse_code").long() if coarse else None,
         truncated_TB=torch.from_numpy(np.stack([_cuts(each, max_steps) for each in trajectories], axis=1)).to(device),
         terminal_observation_FO=torch.from_numpy(_last(trajectories)).to(device),
     )

@@ -16,7 +16,7 @@ from leco.models.hash_function import HashFunction
 from leco.rpc.hashcount_client import CountResult, HashCountClient
 from leco.types import EpisodeSummary
 from services.actor.rollout import Ending, Unroll
-from services.actor.visit_counter import EpisodeSegment, VisitCounter, segments
+from services.actor.visit_counter import EpisodeSegment, VisitCounter, VisitCounts, segments
 from support.harness import memory_counting, through_grpc
 from support.waiting import PATIENCE
 
@@ -123,8 +123,8 @@ def client() -> Iterator[HashCountClient]:
         )
 
 
-def counted(counts: list[npt.NDArray[np.uint32] | None]) -> list[list[int] | None]:
-    return [None if each is None else each.tolist() for each in counts]
+def counted(counts: list[VisitCounts | None]) -> list[list[int] | None]:
+    return [None if each is None else each.count_T.tolist() for each in counts]
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -144,6 +144,47 @@ def test_counts_are_those_of_a_dictionary_for_each_episode(
         assert counted(counter.count(unroll)) == naive.counts(unroll).tolist()
     assert through.calls == len(unrolls)
     _check_what_was_asked(through.asked, unrolls)
+
+
+def of_levels(observation_NO: torch.Tensor) -> torch.Tensor:
+    """The observation, whether it is the last kind, and nothing at all, as four bytes each; levels have no code in common."""
+    level_NL = torch.cat([observation_NO, observation_NO == KINDS - 1, torch.zeros_like(observation_NO)], 1)
+    level_NL4 = torch.nn.functional.pad(level_NL.unsqueeze(2), (0, 3))
+    level_NL4[:, :, 3] = torch.arange(3)
+    return level_NL4.flatten(1).to(torch.uint8)
+
+
+class Coarser(Naive):
+    """The counts of a coarser level."""
+
+    def __init__(self, level: Callable[[int], int]) -> None:
+        super().__init__()
+        self.level = level
+
+    def counts(self, unroll: Unroll) -> npt.NDArray[np.uint32]:
+        coarse = np.vectorize(self.level, otypes=[np.uint8])
+        endings = [[e._replace(observation_O=coarse(e.observation_O)) for e in ends] for ends in unroll.endings]
+        return super().counts(unroll._replace(observation_TEO=coarse(unroll.observation_TEO), endings=endings))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_level_is_counted_by_itself_and_coarse_codes_are_told(seed: int) -> None:
+    with memory_counting() as store, through_grpc(store) as service:
+        client = HashCountClient(service.channel, run="levels", code_width=4, patience_seconds=PATIENCE)
+        counter = VisitCounter(client, HashFunction(4, of_levels, levels=3), 3)
+        levels: list[Naive] = [Naive(), Coarser(lambda kind: int(kind == KINDS - 1)), Coarser(lambda _: 0)]
+        for unroll in patterns([0.3, 0.0, 0.5], 6, 3, seed):
+            expected_LET = [level.counts(unroll) for level in levels]
+            for e, found in enumerate(counter.count(unroll)):
+                assert found is not None
+                assert found.coarse_count_TM is not None
+                assert found.coarse_code_TM is not None
+                assert found.count_T.tolist() == expected_LET[0][e].tolist()
+                assert found.coarse_count_TM.T.tolist() == [each[e].tolist() for each in expected_LET[1:]]
+                led_to_T = unroll.observation_TEO[1:, e, 0].copy()
+                led_to_T[unroll.start_TE[1:, e]] = [ending.observation_O[0] for ending in unroll.endings[e]]
+                assert found.coarse_code_TM[:, 0].tolist() == ((led_to_T == KINDS - 1) + (1 << 24)).tolist()
+                assert found.coarse_code_TM[:, 1].tolist() == [2 << 24] * len(led_to_T)
 
 
 def _check_what_was_asked(asked: Sequence[CodeBatch], unrolls: Sequence[Unroll]) -> None:

@@ -57,6 +57,7 @@ def odd_state() -> TrainingState:
         policy=named,
         policy_adam=base.policy_adam._replace(exp_avg=other, exp_avg_sq={"z": nan}, steps=2**40),
         running={"norm.num_batches_tracked": torch.tensor(2**53 + 1), "mask": torch.tensor([True, False])},
+        novelty_running={},
         updates=7,
     )
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from leco.algo.hashes import pack_bits
+from leco.algo.hashes import digest, pack_bits
 from leco.models.autoencoder import Chain, Decoder, Normed, Scale, down, up
 from leco.models.exploration import Embedding
 from leco.models.intrinsic import WIDTH
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 FEATURE_WIDTH = 128
 OBJECT_CODE_WIDTH = 35
-_VALUES = (11, 6, 4)  # objects, colours and states that MiniGrid has
-_TOKENS = math.prod(_VALUES)
+CELL_VALUES = (11, 6, 4)  # objects, colours and states that MiniGrid has
+CELL_LEVELS = 2
+_TOKENS = math.prod(CELL_VALUES)
 _AGENT = 3 * 7 + 6  # its own cell, in the middle of the last row of the view
 _FLOOR = 3  # MiniGrid's numbers: 0 unseen, 1 empty, 2 wall, 3 floor; objects after them
 
@@ -39,14 +40,14 @@ class OneHotCells(nn.Module):
     A value that MiniGrid does not have counts as the largest one.
     """
 
-    channels = sum(_VALUES)
+    channels = sum(CELL_VALUES)
     first_31: Tensor
     largest_31: Tensor
     cell_P: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        values = torch.tensor(_VALUES).unsqueeze(1)
+        values = torch.tensor(CELL_VALUES).unsqueeze(1)
         self.register_buffer("first_31", values.cumsum(0) - values, persistent=False)  # channel of each one's value 0
         self.register_buffer("largest_31", values - 1, persistent=False)
         self.register_buffer("cell_P", torch.arange(49), persistent=False)
@@ -100,7 +101,7 @@ class CellFeatures(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        values = torch.tensor(_VALUES)
+        values = torch.tensor(CELL_VALUES)
         of_cell = torch.cat([torch.zeros(1, dtype=torch.long), values.cumsum(0)[:-1]])
         offset = torch.arange(49).unsqueeze(1) * values.sum() + of_cell
         self.register_buffer("offset_C", offset.flatten(), persistent=False)
@@ -139,6 +140,44 @@ def build_embedding() -> Embedding:
     return Embedding(nn.Sequential(*layers, nn.Flatten()), 128, MINIGRID.shape, 1.0)
 
 
+def cell_number(observation_NHWC: Tensor) -> Tensor:
+    """The number of each cell's (object, colour, state), int64 [N, 49]. A value that MiniGrid does not have is the largest."""
+    if observation_NHWC.ndim != 4 or observation_NHWC.shape[1:] != MINIGRID.shape:
+        raise ValueError(f"observation_NHWC has shape {tuple(observation_NHWC.shape)}, expected [N, 7, 7, 3]")
+    most_3 = torch.tensor(CELL_VALUES, device=observation_NHWC.device) - 1
+    object_NC, colour_NC, state_NC = torch.minimum(observation_NHWC.flatten(1, 2).long(), most_3).unbind(-1)
+    _, colours, states = CELL_VALUES
+    return (object_NC * colours + colour_NC) * states + state_NC
+
+
+def cells_code(observation_NHWC: Tensor) -> Tensor:
+    """`levels_code` of the cells as they are, of which all that are no objects count as one. uint8 [N, 2 x 16]."""
+    number_NC = cell_number(observation_NHWC)
+    return levels_code(torch.where(_is_object(number_NC), number_NC + 1, 0), math.prod(CELL_VALUES) + 1)
+
+
+def levels_code(code_NC: Tensor, codes: int) -> Tensor:
+    """Two codes of each view, as digests: what is in view, wherever it is, and in hand; what is in hand and in front.
+
+    code_NC  [N, 49], a number for each cell, below `codes`
+
+    Returns uint8 [N, 2 x 16].
+    """
+    hand_N, front_N = code_NC[:, _AGENT], code_NC[:, _AGENT - 1]
+    others_NC = torch.cat([code_NC[:, :_AGENT], code_NC[:, _AGENT + 1 :]], 1)
+    seen_NK = torch.zeros(len(code_NC), codes, dtype=torch.bool, device=code_NC.device).scatter_(
+        1, others_NC, value=True
+    )
+    hand_N2, front_N2 = (torch.stack([each // 256, each % 256], 1).to(torch.uint8) for each in (hand_N, front_N))
+    in_view_NW, at_hand_N4 = torch.cat([pack_bits(seen_NK), hand_N2], 1), torch.cat([hand_N2, front_N2], 1)
+    return torch.cat([digest(in_view_NW, 1), digest(at_hand_N4, 2)], 1)
+
+
+def _is_object(number_NC: Tensor) -> Tensor:
+    _, colours, states = CELL_VALUES
+    return number_NC >= (_FLOOR + 1) * colours * states
+
+
 def objects_code(observation_NHWC: Tensor) -> Tensor:
     """Which objects are in view, wherever they are, and what the agent carries: uint8 [N, 35].
 
@@ -147,12 +186,9 @@ def objects_code(observation_NHWC: Tensor) -> Tensor:
 
     observation_NHWC  uint8 [N, 7, 7, 3]
     """
-    if observation_NHWC.ndim != 4 or observation_NHWC.shape[1:] != MINIGRID.shape:
-        raise ValueError(f"observation_NHWC has shape {tuple(observation_NHWC.shape)}, expected [N, 7, 7, 3]")
-    object_NC, colour_NC, state_NC = observation_NHWC.flatten(1, 2).long().unbind(-1)
-    token_NC = (object_NC * 6 + colour_NC) * 4 + state_NC
+    token_NC = cell_number(observation_NHWC)
     carried_N = token_NC[:, _AGENT]
-    is_object_NC = object_NC > _FLOOR
+    is_object_NC = _is_object(token_NC)
     is_object_NC[:, _AGENT] = False
     # One column more, for all that is no object.
     seen_NP = torch.zeros(len(token_NC), _TOKENS + 1, dtype=torch.bool, device=token_NC.device)

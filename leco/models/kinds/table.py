@@ -32,8 +32,8 @@ class Kind:
     codebook_size  K of VQ, where `hash.codebook_size` does not say
     lsh_units, lsh_bits   of AE-LSH; `hash.bits` may say another number of bits
     dsc_levels     of DSC, where `hash.dsc_levels` does not say
-    has_cells      whether its pixels are cells of (object, colour, state), which MiniGrid draws
-    has_objects    whether the objects in an observation can be counted: then its file has `objects_code`
+    has_cells      whether its pixels are cells of (object, colour, state), which MiniGrid draws: then its file has what
+                   `KindNetworks` says of cells
     laptop         the preset `laptop` for such observations, as TOML; None for the usual one
     """
 
@@ -48,7 +48,6 @@ class Kind:
     lsh_bits: int
     dsc_levels: int
     has_cells: bool = False
-    has_objects: bool = False
     laptop: str | None = None
 
 
@@ -63,7 +62,6 @@ MINIGRID = Kind(
     lsh_bits=25,
     dsc_levels=11,
     has_cells=True,
-    has_objects=True,
 )
 
 # The preset for pixels is V-trace in a single pass. Steps are large and have no momentum, so that delay does not make them
@@ -115,9 +113,16 @@ class Features(NamedTuple):
 
 
 class KindNetworks(Protocol):
-    """What the file of a kind has. The last two only if the row says that there are objects."""
+    """What the file of a kind has. What is of objects and cells only if the row says that there are any.
+
+    OBJECT_CODE_WIDTH  bytes of `objects_code`
+    CELL_VALUES        how many values each channel of a cell has
+    CELL_LEVELS        how many codes `cells_code` gives an observation
+    """
 
     OBJECT_CODE_WIDTH: int
+    CELL_VALUES: tuple[int, int, int]
+    CELL_LEVELS: int
 
     def build_policy(self, num_actions: int, network: NetworkConfig) -> Policy:
         """The policy."""
@@ -133,6 +138,15 @@ class KindNetworks(Protocol):
 
     def objects_code(self, observation_NO: Tensor) -> Tensor:
         """A code of the objects in each observation, uint8 [N, OBJECT_CODE_WIDTH]."""
+
+    def cells_code(self, observation_NO: Tensor) -> Tensor:
+        """Codes of each observation, fine to coarse, uint8 [N, CELL_LEVELS x 16]."""
+
+    def cell_number(self, observation_NO: Tensor) -> Tensor:
+        """Which of all different cells each cell is, int64 [N, C]."""
+
+    def levels_code(self, code_NC: Tensor, codes: int) -> Tensor:
+        """As `cells_code`, by any number for each cell, below `codes`."""
 
 
 def find_kind(observation_shape: tuple[int, ...]) -> Kind:

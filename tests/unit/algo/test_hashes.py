@@ -12,7 +12,7 @@ import pytest
 import torch
 from minigrid.core.world_object import Ball, Box, Door, Key
 
-from leco.algo.hashes import binarisation_loss, dsc_code, exact_code, lsh_code
+from leco.algo.hashes import binarisation_loss, digest, dsc_code, lsh_code
 from leco.envs.minigrid.reference import make_one
 from leco.models.kinds.minigrid import OBJECT_CODE_WIDTH, objects_code
 from support.reference import hashes_numpy
@@ -98,7 +98,7 @@ def every_view() -> Observations:
 
 
 def exact(observation_NO: Observations) -> list[bytes]:
-    code_NW = exact_code(torch.from_numpy(observation_NO))
+    code_NW = digest(torch.from_numpy(observation_NO))
     assert code_NW.dtype == torch.uint8
     assert code_NW.shape == (len(observation_NO), 16)
     return [row.tobytes() for row in code_NW.numpy()]
@@ -108,7 +108,7 @@ def test_exact_equals_the_definition() -> None:
     assert exact(every_view()[::20]) == [hashes_numpy.exact_code(view) for view in every_view()[::20]]
 
 
-def test_exact_codes_are_equal_where_observations_are_and_nowhere_else() -> None:
+def test_digests_are_equal_where_observations_are_and_nowhere_else() -> None:
     views = every_view()
     whole, codes = [view.tobytes() for view in views], exact(views)
     different = len(set(whole))
@@ -117,7 +117,7 @@ def test_exact_codes_are_equal_where_observations_are_and_nowhere_else() -> None
 
 
 @pytest.mark.parametrize("value", [0, 1, 255])
-def test_an_exact_code_sees_every_byte(value: int) -> None:
+def test_an_digest_sees_every_byte(value: int) -> None:
     view = every_view()[7]
     changed = np.repeat(view[None], view.size, 0).reshape(view.size, -1)
     np.fill_diagonal(changed, value)
@@ -127,20 +127,20 @@ def test_an_exact_code_sees_every_byte(value: int) -> None:
     assert len(set(exact(np.stack([view, *apart])))) == 1 + len({each.tobytes() for each in apart}) == 1 + len(apart)
 
 
-def test_an_exact_code_sees_where_things_are() -> None:
+def test_an_digest_sees_where_things_are() -> None:
     view = every_view()[7]
     turned = [np.ascontiguousarray(each) for each in (view, view[::-1], view[:, ::-1], view.swapaxes(0, 1))]
     assert len({each.tobytes() for each in turned}) == len(set(exact(np.stack(turned)))) == 4
 
 
-def test_an_exact_code_does_not_depend_on_what_else_is_in_the_batch_nor_on_its_memory() -> None:
+def test_an_digest_does_not_depend_on_what_else_is_in_the_batch_nor_on_its_memory() -> None:
     views = every_view()[:50]
     assert exact(views) == [code for view in views for code in exact(view[None])]
     turned = torch.from_numpy(views.transpose(0, 3, 1, 2).copy()).permute(0, 2, 3, 1)
-    assert torch.equal(exact_code(turned), exact_code(torch.from_numpy(views)))
+    assert torch.equal(digest(turned), digest(torch.from_numpy(views)))
 
 
-def test_exact_codes_of_pixels() -> None:
+def test_digests_of_pixels() -> None:
     """Some thousand words: more than one salt is away from the next."""
     picture = torch.randint(256, (72, 96, 3), generator=generator(7)).to(torch.uint8)
     changed = picture.repeat(6, 1, 1, 1)
@@ -281,9 +281,9 @@ def test_a_code_of_objects_does_not_depend_on_what_else_is_in_the_batch() -> Non
 
 def test_wrong_shapes_are_named() -> None:
     with pytest.raises(ValueError, match=r"must be uint8 of shape \[N, O...\], not torch.int64 of shape \[2, 3\]"):
-        exact_code(torch.zeros(2, 3, dtype=torch.int64))
+        digest(torch.zeros(2, 3, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"must be uint8 of shape \[N, O...\], not torch.uint8 of shape \[2\]"):
-        exact_code(torch.zeros(2, dtype=torch.uint8))
+        digest(torch.zeros(2, dtype=torch.uint8))
     for shape in ((7, 7, 3), (2, 7, 7, 4), (2, 8, 7, 3), (2, 72, 96, 3)):
         with pytest.raises(ValueError, match=r"observation_NHWC has shape \(.*\), expected \[N, 7, 7, 3\]"):
             objects_code(torch.zeros(shape, dtype=torch.uint8))

@@ -18,8 +18,8 @@ from leco.methods.table import METHODS, Hash, find_method
 from support.training_case import paper_config
 
 TASK = 'task = "Empty-5x5"\n'
-Kind = Literal["vq", "ae-lsh", "dsc", "exact", "objects"]
-OBJECTS: tuple[Kind] = ("objects",)
+Kind = Literal["vq", "ae-lsh", "dsc", "exact", "objects", "cells", "vq-cells"]
+OF_CELLS: tuple[Kind, ...] = ("objects", "cells", "vq-cells")
 
 counts = st.integers(1, 10**9)
 rates = st.floats(1e-12, 1e6)
@@ -34,10 +34,10 @@ def experiments(draw: st.DrawFn) -> Experiment:
     task = draw(st.sampled_from(sorted(TASKS)))
     grid = TASKS[task].observation_shape == (7, 7, 3)
     method = draw(st.sampled_from(sorted(name for name in METHODS if grid or name != "objects")))
-    kinds: list[Kind] = ["vq", "ae-lsh", "dsc", "exact", *(OBJECTS if grid else ())]
+    kinds: list[Kind] = ["vq", "ae-lsh", "dsc", "exact", *(OF_CELLS if grid else ())]
     length, reuse = draw(counts), draw(st.booleans())
     kind = None if METHODS[method].hash is Hash.NONE else draw(st.none() | st.sampled_from(kinds))
-    sized = find_method(method, kind).hash not in (Hash.EXACT, Hash.OBJECTS)
+    sized = find_method(method, kind).hash not in (Hash.EXACT, Hash.OBJECTS, Hash.CELLS, Hash.VQ_CELLS)
     return Experiment(
         task=task,
         method=method,
@@ -81,8 +81,9 @@ def experiments(draw: st.DrawFn) -> Experiment:
             sequence_length=draw(st.sampled_from([None, length, 10**11])),
             clip_range=draw(rates if reuse else st.none() | rates),
             normalize_advantages=draw(st.booleans()),
-            episodic_bonus=draw(st.sampled_from(["inverse-sqrt", "first-visit"])),
+            episodic_bonus=draw(st.sampled_from(["inverse-sqrt", "first-visit", "information"])),
             center_bonus=draw(st.booleans()),
+            normalize_bonus=draw(st.booleans()),
             penalty_on_revisits=draw(st.booleans()),
             earned_trust=draw(st.booleans()),
         ),
@@ -375,6 +376,14 @@ def test_pixels_are_no_categories(task: str) -> None:
 
 
 @pytest.mark.parametrize("task", ["vizdoom-deathmatch", "lasertag_three_opponents_small"])
+@pytest.mark.parametrize(("kind", "what"), [("cells", "cells"), ("vq-cells", "codes of cells")])
+def test_cells_are_counted_in_views_of_minigrid_alone(task: str, kind: str, what: str) -> None:
+    message = f"{task} shows pixels, and {what} are counted in views of MiniGrid: choose another method or hash.kind"
+    with pytest.raises(ConfigError, match=message):
+        parse(f'task = "{task}"', {"hash.kind": kind})
+
+
+@pytest.mark.parametrize("task", ["vizdoom-deathmatch", "lasertag_three_opponents_small"])
 def test_objects_are_counted_in_views_of_minigrid_alone(task: str) -> None:
     message = f"{task} shows pixels, and objects are counted in views of MiniGrid: choose another method or hash.kind"
     for asked in ({"method": "objects"}, {"hash.kind": "objects"}, {"method": "vq-only", "hash.kind": "objects"}):
@@ -517,13 +526,13 @@ def test_the_laptops_methods_differ_in_what_they_say_themselves_and_in_nothing_e
             other.training, alpha=leco.training.alpha, novelty_learning_rate=leco.training.novelty_learning_rate
         )
         assert dataclasses.replace(other, method="leco", training=training, hash=leco.hash) == leco
-        assert other.hash == HashConfig(kind="exact" if method == "leco" else None)
+        assert other.hash == HashConfig(kind="vq-cells" if method == "leco" else None)
 
 
-def test_on_a_laptop_leco_counts_whole_observations_unless_it_is_told_otherwise() -> None:
-    assert parse(TASK, {"preset": "laptop"}).hash == HashConfig(kind="exact")
-    assert method_of(parse(TASK, {"preset": "laptop"})).hash is Hash.EXACT
-    for kind in ("vq", "ae-lsh", "dsc", "objects"):
+def test_on_a_laptop_leco_counts_learned_codes_of_cells_unless_it_is_told_otherwise() -> None:
+    assert parse(TASK, {"preset": "laptop"}).hash == HashConfig(kind="vq-cells")
+    assert method_of(parse(TASK, {"preset": "laptop"})).hash is Hash.VQ_CELLS
+    for kind in ("vq", "ae-lsh", "dsc", "exact", "objects", "cells"):
         assert method_of(parse(TASK, {"preset": "laptop", "hash.kind": kind})).hash is Hash(kind)
     for method in ("leco-ae-lsh", "vq-only"):
         assert method_of(parse(TASK, {"preset": "laptop", "method": method})) == METHODS[method]
@@ -584,9 +593,12 @@ def test_entropy_is_annealed_by_the_frames_of_a_run() -> None:
         ("[training]\nentropy_cost_end = 0", "training.entropy_cost_end is 0.0, expected more than 0"),
         (
             '[hash]\nkind = "exact"\ncodebook_size = 16',
-            "hash.codebook_size is 16, but the hash exact has no size: leave it out",
+            "hash.codebook_size is 16, but the hash exact has no such size: leave it out",
         ),
-        ('[hash]\nkind = "objects"\nsize = [3, 3]', "hash.size is .*, but the hash objects has no size: leave it out"),
+        (
+            '[hash]\nkind = "objects"\nsize = [3, 3]',
+            "hash.size is .*, but the hash objects has no such size: leave it out",
+        ),
     ],
 )
 def test_what_cannot_be_annealed_or_sized_is_refused(lines: str, text: str) -> None:

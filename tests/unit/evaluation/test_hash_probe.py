@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from leco.algo.hashes import exact_code
+from leco.algo.hashes import digest
 from leco.cli import probe as command
 from leco.envs.registry import find_task
 from leco.evaluation import hash_probe
@@ -17,7 +17,7 @@ from leco.models.hash_function import HashFunction
 from leco.models.kinds.minigrid import OBJECT_CODE_WIDTH, MiniGridPolicy, objects_code
 from support.uncompiled import make_uncompiled
 
-EXACT = HashFunction(16, exact_code)
+EXACT = HashFunction(16, digest)
 BLIND = HashFunction(1, lambda observation_NO: torch.zeros(len(observation_NO), 1, dtype=torch.uint8))
 OBJECTS = HashFunction(OBJECT_CODE_WIDTH, objects_code)
 AGENT = (3, 6)

@@ -12,7 +12,15 @@ from torch import Tensor
 
 from leco.algo.dedup import distinct
 from leco.learning.intrinsic_pass import IntrinsicOutput
-from leco.learning.rewards import MEAN_DECAY, Rewards, compute_rewards, explained_variance, running_mean, running_trust
+from leco.learning.rewards import (
+    MEAN_DECAY,
+    BonusMoments,
+    Rewards,
+    compute_rewards,
+    explained_variance,
+    running_moments,
+    running_trust,
+)
 from leco.learning.state import init
 from leco.learning.update import update
 from leco.methods.novelty import NoveltyInput, compute_novelty
@@ -49,6 +57,7 @@ def computed(
     *,
     method: str = "leco",
     mean: float = 0.0,
+    deviation: float = 1.0,
     trust: float = 1.0,
 ) -> Rewards:
     return compute_rewards(
@@ -57,7 +66,7 @@ def computed(
         find_method(method),
         settings,
         r_ep_TB=r_ep(settings, method),
-        r_ep_mean=number(mean),
+        moments=BonusMoments(number(mean), number(mean**2 + deviation**2)),
         trust=number(trust),
     )
 
@@ -141,7 +150,15 @@ def test_where_nothing_is_counted_nothing_is_a_revisit() -> None:
     row, nothing_TB = find_method("lirpg"), torch.zeros(T, B, dtype=torch.float64)
     batch = BATCH._replace(count_TB=None)
     found = [
-        compute_rewards(batch, said, row, each, r_ep_TB=nothing_TB, r_ep_mean=number(0.0), trust=number(1.0)).reward_TB
+        compute_rewards(
+            batch,
+            said,
+            row,
+            each,
+            r_ep_TB=nothing_TB,
+            moments=BonusMoments(number(0.0), number(1.0)),
+            trust=number(1.0),
+        ).reward_TB
         for each in (settings, SETTINGS)
     ]
     assert torch.equal(*found)
@@ -201,23 +218,35 @@ def test_a_first_visit_is_paid_once_by_every_method_that_counts(method: str) -> 
     torch.testing.assert_close(r_ep(paper_config(), method), 1 / counts.double().sqrt())
 
 
-def test_a_running_mean_by_hand() -> None:
-    """The first batch's own mean, and then a twentieth of each."""
+def test_running_moments_by_hand() -> None:
+    """The first batch's own, and then a twentieth of each."""
     assert MEAN_DECAY == 0.95
-    first = running_mean(number(123.0), torch.tensor([[0.0, 1.0]], dtype=torch.float64), 0)
-    assert first.item() == 0.5
-    second = running_mean(first, torch.tensor([[1.0, 1.0]], dtype=torch.float64), 1)
-    assert second.item() == pytest.approx(0.95 * 0.5 + 0.05 * 1.0, rel=1e-12)
-    assert running_mean(first, torch.full((3, 2), 0.5).double(), 7).item() == pytest.approx(0.5)
+    first = running_moments(BonusMoments(number(123.0), number(9.0)), torch.tensor([[0.0, 3.0]]).double(), 0)
+    assert (first.mean.item(), first.square.item(), first.deviation.item()) == (1.5, 4.5, 1.5)
+    second = running_moments(first, torch.tensor([[1.0, 1.0]]).double(), 1)
+    assert second.mean.item() == pytest.approx(0.95 * 1.5 + 0.05 * 1.0, rel=1e-12)
+    assert second.square.item() == pytest.approx(0.95 * 4.5 + 0.05 * 1.0, rel=1e-12)
 
 
-def test_a_running_mean_is_a_constant_and_finds_the_mean() -> None:
+def test_running_moments_are_constants_and_find_the_moments() -> None:
     r_ep_TB = torch.full((3, 2), 0.25, dtype=torch.float64, requires_grad=True)
-    mean = number(1.0)
+    moments = BonusMoments(number(1.0), number(2.0))
     for updates in range(1, 200):
-        mean = running_mean(mean, r_ep_TB, updates)
-        assert not mean.requires_grad
-    assert mean.item() == pytest.approx(0.25 + 0.75 * 0.95**199)
+        moments = running_moments(moments, r_ep_TB, updates)
+        assert not moments.mean.requires_grad
+        assert not moments.square.requires_grad
+    assert moments.mean.item() == pytest.approx(0.25 + 0.75 * 0.95**199)
+    assert moments.deviation.item() == pytest.approx(0.01, rel=1e-2), "where nothing varies, noise is not made large"
+
+
+def test_a_normalized_bonus_is_paid_in_its_deviations() -> None:
+    settings = dataclasses.replace(SETTINGS, center_bonus=True, normalize_bonus=True)
+    lambda_, alpha, scale = settings.lambda_, settings.alpha, settings.reward_scale
+    found = computed(settings, None, method="leco", mean=0.3, deviation=2.0)
+    r_i_TB = (1 - lambda_) * (r_ep(settings, "leco") - 0.3) / 2.0
+    torch.testing.assert_close(found.reward_TB, found.r_e_TB + scale * alpha * r_i_TB)
+    plain = computed(dataclasses.replace(settings, normalize_bonus=False), None, method="leco", mean=0.3, deviation=2.0)
+    torch.testing.assert_close(plain.reward_TB - plain.r_e_TB, 2.0 * (found.reward_TB - found.r_e_TB))
 
 
 def test_explained_variance_by_hand_and_at_its_limits() -> None:

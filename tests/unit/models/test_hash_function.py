@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from leco.algo.hashes import dsc_code, exact_code
+from leco.algo.hashes import digest, dsc_code
 from leco.config.training import HashConfig
 from leco.methods.table import METHODS, find_method
 from leco.models.build import build
@@ -63,7 +63,7 @@ def test_the_code_of_exact_is_the_digest_of_the_whole_observation(name: str) -> 
         assert coder is not None
         assert coder.width == 16
         observation_NO = np.random.default_rng(0).integers(0, 3, (6, *shape)).astype(np.uint8)
-        expected = exact_code(torch.from_numpy(observation_NO)).numpy()
+        expected = digest(torch.from_numpy(observation_NO)).numpy()
         assert coder.codes(observation_NO).tolist() == expected.tolist()
 
 

@@ -39,6 +39,7 @@ def make_trajectory(spec: TrajectorySpec, start: list[bool], *, counted: bool = 
     rng = np.random.default_rng(seed)
     steps, ended = spec.unroll_length, sum(start[1:])
     observation = (steps + 1, *spec.observation_shape)
+    coarse = (steps, spec.coarse_levels) if counted and spec.coarse_levels else None
     return Trajectory(
         number=3,
         parameters_version=8,
@@ -52,6 +53,8 @@ def make_trajectory(spec: TrajectorySpec, start: list[bool], *, counted: bool = 
         behaviour_logits=rng.standard_normal((steps, spec.action_count), np.float32),
         core_state=rng.standard_normal(spec.core_state_shape, np.float32),
         count=rng.integers(1, 9, steps, np.uint32) if counted else None,
+        coarse_count=None if coarse is None else rng.integers(1, 9, coarse, np.uint32),
+        coarse_code=None if coarse is None else rng.integers(0, 2**32, coarse, np.uint32),
         episodes=tuple(EpisodeSummary(index + 0.5, 10 + index, index == 0, index == 1) for index in range(ended)),
         traceparent="" if seed % 2 else TRACEPARENT,
     )
@@ -60,6 +63,13 @@ def make_trajectory(spec: TrajectorySpec, start: list[bool], *, counted: bool = 
 def two_ends() -> Trajectory:
     """An unroll that begins inside an episode; its second and its last action end one."""
     return make_trajectory(SPEC, [False, False, True, False, False, True])
+
+
+COARSER = replace(SPEC, coarse_levels=2)
+
+
+def with_coarser_codes() -> Trajectory:
+    return make_trajectory(COARSER, [False, False, True, False, False, True])
 
 
 def assert_same(one: Trajectory, other: Trajectory) -> None:
@@ -80,6 +90,7 @@ def assert_same(one: Trajectory, other: Trajectory) -> None:
         st.lists(st.integers(1, 4), max_size=3).map(tuple),
         st.integers(1, 5),
         st.lists(st.integers(0, 4), max_size=3).map(tuple),
+        st.integers(0, 3),
     ),
     st.booleans(),
     st.sampled_from(COMPRESSIONS),
@@ -106,6 +117,13 @@ def test_the_tensors_travel_in_the_order_of_the_contract() -> None:
     uncounted = trajectory_to_message(replace(two_ends(), count=None))
     assert [spec.name for spec in uncounted.tensors.specs] == names
     assert not uncounted.counted
+    coarser = trajectory_to_message(with_coarser_codes())
+    assert [spec.name for spec in coarser.tensors.specs] == [*names, "count", "coarse_count", "coarse_code"]
+
+
+def test_coarser_codes_that_a_run_does_not_have_are_refused() -> None:
+    with pytest.raises(CodecError, match=r"tensors\[8\] is 'coarse_count', expected no more tensors"):
+        trajectory_from_message(trajectory_to_message(with_coarser_codes()), SPEC)
 
 
 def test_decoded_arrays_are_read_only_views_over_one_buffer() -> None:
@@ -294,6 +312,29 @@ def test_nothing_comes_before_the_start_of_an_episode(change: Callable[[Message]
     assert str(caught.value) == text
 
 
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            tensor_is("coarse_count", [[1, 1]] * 4, np.uint32),
+            "coarse_count has shape [4, 2], expected [5, 2]",
+        ),
+        (tensor_is("coarse_code", [[1, 1]] * 5, np.int32), "coarse_code has type int32, expected uint32"),
+        (element_is("coarse_count", (2, 1), 0), "coarse_count[2, 1] is 0, expected at least 1"),
+        (
+            tensors_are(lambda tensors: tensors.pop("coarse_code")),
+            "tensors[9] is missing, expected 'coarse_code' (counted is true)",
+        ),
+    ],
+)
+def test_coarser_codes_are_as_the_specification_says(change: Callable[[Message], None], text: str) -> None:
+    message = trajectory_to_message(with_coarser_codes())
+    change(message)
+    with pytest.raises(CodecError) as caught:
+        trajectory_from_message(message, COARSER)
+    assert str(caught.value) == text
+
+
 def test_a_scalar_core_state_is_named_without_an_index() -> None:
     spec = replace(SPEC, core_state_shape=())
     message = trajectory_to_message(make_trajectory(spec, [True] + [False] * 5))
@@ -401,6 +442,7 @@ def test_a_malformed_trajectory_is_refused_with_the_same_reason_if_it_is_compres
         replace(SPEC, unroll_length=200, observation_shape=(1,), action_count=1),
         replace(SPEC, action_count=100),
         replace(SPEC, core_state_shape=(2, 100)),
+        replace(SPEC, unroll_length=100, coarse_levels=8),
     ],
 )
 def test_the_largest_trajectory_of_a_run_may_be_compressed(spec: TrajectorySpec) -> None:
@@ -701,6 +743,7 @@ MALFORMED_SPECIFICATIONS: list[tuple[dict[str, Any], str]] = [
     ({"observation_shape": [1] * 8}, "observation_shape has 8 axes, expected at most 7"),
     ({"core_state_shape": [1] * 9}, "core_state_shape has 9 axes, expected at most 8"),
     ({"code_width": 257}, "code_width is 257, expected at most 256"),
+    ({"coarse_levels": 9}, "coarse_levels is 9, expected at most 8"),
 ]
 
 
