@@ -15,8 +15,8 @@ DECAY = 0.99  # of all sums, a batch
 class SeenCodes(nn.Module):
     """How often an episode visits something for the first time, of all steps lately: anything at all, and each coarse code.
 
-    Codes may share a bucket, but there are far fewer of them: some hundred in MiniGrid. All is forgotten slowly, so that the codes
-    of a hash that learns, whose meaning changes, are forgotten too.
+    Codes may share a bucket, but there are far fewer of them: some hundred in MiniGrid. All is forgotten slowly, and so are the
+    codes of a hash that learns, whose meaning changes.
     """
 
     steps: Tensor

@@ -10,18 +10,19 @@ from leco.methods.table import METHODS, Hash, Modulation, find_method
 from leco.models.build import build
 from leco.models.exploration import Dynamics, Rnd
 from leco.models.hash_function import make_hash_function
-from leco.models.intrinsic import FeatureModule, HashModule
+from leco.models.intrinsic import CellHashModule, FeatureModule, HashModule
 from leco.models.kinds.minigrid import MiniGridPolicy
 from leco.models.kinds.pixels import PixelPolicy
 from leco.models.kinds.table import find_kind
+from leco.models.seen_codes import SeenCodes
 from leco.models.vq import LSHBottleneck, VectorQuantizer
 
 SHAPE, PIXELS, A = (7, 7, 3), (72, 96, 3), 5
-KINDS = (None, "vq", "ae-lsh", "dsc", "exact", "objects")
+KINDS = (None, "vq", "ae-lsh", "dsc", "exact", "objects", "cells", "vq-cells")
 ROWS = [
     (name, kind) for name, method in METHODS.items() for kind in KINDS if kind is None or method.hash is not Hash.NONE
 ]
-NOVELTIES = {"noveld": Rnd, "rnd": Rnd, "ride": Dynamics, "agac": MiniGridPolicy}
+NOVELTIES = {"count": SeenCodes, "noveld": Rnd, "rnd": Rnd, "ride": Dynamics, "agac": MiniGridPolicy}
 
 
 @pytest.mark.parametrize(("name", "kind"), ROWS)
@@ -33,6 +34,8 @@ def test_every_method_has_networks_for_every_hash(name: str, kind: str | None) -
     if method.hash in (Hash.VQ, Hash.AE_LSH):
         assert isinstance(net, HashModule)
         assert isinstance(net.bottleneck, VectorQuantizer if method.hash is Hash.VQ else LSHBottleneck)
+    elif method.hash is Hash.VQ_CELLS:
+        assert isinstance(net, CellHashModule)
     elif method.modulation is not Modulation.NONE:
         assert isinstance(net, FeatureModule)
     else:
@@ -45,7 +48,7 @@ def test_every_method_has_networks_for_every_hash(name: str, kind: str | None) -
     coder = make_hash_function(method, find_kind(SHAPE), net and net.eval())
     assert (coder is not None) == method.counts
     view = torch.zeros(2, *SHAPE, dtype=torch.uint8).numpy()
-    assert coder is None or coder.codes(view).shape == (2, coder.width)
+    assert coder is None or coder.codes(view).shape == (2, coder.levels * coder.width)
 
 
 @pytest.mark.parametrize("width", [1, 64, 256])
