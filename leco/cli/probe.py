@@ -16,6 +16,7 @@ from leco.config.toml import parse
 from leco.envs.registry import find_task
 from leco.evaluation.hash_probe import play_episodes, probe
 from leco.evaluation.trained import build_networks, trained_state
+from leco.methods.table import Hash
 from leco.models.hash_function import make_hash_function
 from leco.models.kinds.table import find_kind
 
@@ -29,7 +30,7 @@ Says in a minute what a training run says in an hour: what a hash sees. For view
 code changes when a door is opened or closed, when an object is taken away, when a key is taken into the hand, when the agent
 turns or takes a step; which share of steps are first visits of a code in the episode; and how many codes there are. A count
 guides when some 10 to 40 % of steps are first visits of things that matter (docs/results)."""
-HASHES = ("exact", "objects", "dsc", "ae-lsh", "vq")
+HASHES = tuple(each.value for each in Hash if each is not Hash.NONE)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -69,13 +70,20 @@ def _probe(given: argparse.Namespace) -> None:
     hashes |= {str(run): _trained(run, task.observation_shape) for run in given.runs}
     policy = None if given.policy is None else trained_state(given.policy).policy
     play = play_episodes(task, given.episodes, given.steps, policy=policy)
-    found = {name: probe(hash_function, play) for name, hash_function in hashes.items()}
+    found = {name: probe(each, play) for whole, function in hashes.items() for name, each in _levels(whole, function)}
     rows = [(name, *(_share(x) for x in each[:6]), f"{each.codes:,}") for name, each in found.items()]
     views = next(iter(found.values())).views
     steps = sum(map(len, play.actions))
     who = "random play" if given.policy is None else str(given.policy)
     sys.stdout.write(f"{task.name}, {steps:,} steps of {who}, {views:,} different views\n\n")
     print_table(("hash", "door", "object", "carried", "turn", "step", "first visits", "codes"), rows)
+
+
+def _levels(name: str, whole: HashFunction) -> list[tuple[str, HashFunction]]:
+    """A hash of several levels level by level, the finest first."""
+    if whole.levels == 1:
+        return [(name, whole)]
+    return [(f"{name}, level {number + 1}", whole.level(number)) for number in range(whole.levels)]
 
 
 def _share(x: float) -> str:

@@ -105,7 +105,6 @@ _NOT_NEGATIVE = (
 _OPTIONAL = {
     "training.max_gradient_norm": "more than 0; leave it out for no limit",
     "training.modulator_learning_rate": "more than 0; leave it out for the intrinsic module's",
-    "training.entropy_cost_end": "more than 0; leave it out for an entropy that does not change",
     "training.decoder_samples": "at least 1; leave it out to decode all",
     "training.clip_range": "more than 0; leave it out for the plain policy gradient",
     "training.sequence_length": "at least 1; leave it out for whole unrolls",
@@ -129,7 +128,6 @@ def check(experiment: Experiment) -> None:
             "a batch must fit in the queue, or training waits for ever"
         )
     _check_until(experiment)
-    _check_anneal(training)
     _check_reuse(experiment)
     _check_hash(experiment)
     _check_network(experiment)
@@ -166,16 +164,6 @@ def _check_until(experiment: Experiment) -> None:
     if not find_task(experiment.task).solvable:
         raise ConfigError(
             f"until is {experiment.until}, but {experiment.task} calls no episode solved: leave it out, and end by frames"
-        )
-
-
-def _check_anneal(training: TrainingConfig) -> None:
-    """That what changes in the course of a run does so from some frame to a later one."""
-    begin, end = training.entropy_cost_anneal
-    if not 0 <= begin <= end:
-        raise ConfigError(
-            f"training.entropy_cost_anneal is {list(training.entropy_cost_anneal)}, expected two numbers of frames, the "
-            "smaller one first"
         )
 
 

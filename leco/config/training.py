@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 
@@ -13,9 +13,7 @@ class TrainingConfig:
     gamma       the discount; the task's
     alpha       the weight of the intrinsic reward, r = r_e + alpha r_i; the method's
 
-    entropy_cost, entropy_cost_end, entropy_cost_anneal   what a nat of the policy's entropy is worth: `entropy_cost` up to the
-                first of two numbers of frames, `entropy_cost_end` from the second on, and on a straight line between them. A hard
-                task wants chance until it is found out, and certainty later
+    entropy_cost   what a nat of the policy's entropy is worth
     vtrace_lambda  how much of what is seen beyond the next step counts in value targets and advantages: 1 is V-trace as
                 published, less is the lambda of TD(lambda) and of GAE
     reward_scale  of all rewards. Adam's steps do not grow with the gradient, so values that are small beside a step are never
@@ -59,8 +57,6 @@ class TrainingConfig:
     reward_shaping: Literal["none", "soft-asymmetric"]
     lambda_: float = 0.5
     entropy_cost: float = 5e-4
-    entropy_cost_end: float | None = None
-    entropy_cost_anneal: tuple[float, float] = (1e6, 1.5e6)
     vtrace_lambda: float = 1.0
     reward_scale: float = 1.0
     bootstrap_on_truncation: bool = False
@@ -84,17 +80,6 @@ class TrainingConfig:
     normalize_bonus: bool = False
     penalty_on_revisits: bool = False
     earned_trust: bool = False
-
-
-def at_frame(settings: TrainingConfig, frames: int) -> TrainingConfig:
-    """The settings as they are after so many frames of a run, with what changes in its course."""
-    if settings.entropy_cost_end is None:
-        return settings
-    begin, end = settings.entropy_cost_anneal
-    share = min(max((frames - begin) / max(end - begin, 1.0), 0.0), 1.0)
-    return replace(
-        settings, entropy_cost=settings.entropy_cost + share * (settings.entropy_cost_end - settings.entropy_cost)
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

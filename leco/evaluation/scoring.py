@@ -90,7 +90,7 @@ class EpisodeScorer:
         self._has_modulator = _has_all(state.intrinsic, networks.intrinsic)
         self._has_novelty = not method.bonus_needs_network or _has_all(state.novelty, networks.novelty)
         if config.episodic_bonus == "information" and method.novelty == "count":
-            self._has_novelty = bool(state.novelty_running["steps"] > 0)
+            self._has_novelty = "steps" in state.novelty_running
 
     @property
     def lambda_(self) -> float:

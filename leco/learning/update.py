@@ -14,7 +14,6 @@ import torch
 from leco.algo.dedup import distinct
 from leco.algo.losses import log_prob
 from leco.algo.vtrace import vtrace
-from leco.config.training import at_frame
 from leco.learning.intrinsic_step import begin_intrinsic
 from leco.learning.modulator import outer_objective
 from leco.learning.novelty_step import NoveltyStep
@@ -58,7 +57,6 @@ def update(
                       with it for a processor. At once if the method has no intrinsic module
     on_policy         called with the policy's new parameters as soon as they are known: actors need not wait for the rest
     """
-    config = at_frame(config, state.updates * batch.action_TB.numel())
     theta, reuse = leaves(state.policy), reuse_of(config, len(batch.action_TB))
     unique = distinct(batch.observation_TBO.flatten(0, 1))
     given = StepInput(networks, state, batch, method, config, theta, unique, reuse)

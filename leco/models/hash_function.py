@@ -45,6 +45,13 @@ class HashFunction(NamedTuple):
     network: HashModule | CellHashModule | None = None
     levels: int = 1
 
+    def level(self, number: int) -> HashFunction:
+        """One level of it, from 0 for the finest."""
+        begin = number * self.width
+        return HashFunction(
+            self.width, lambda observation_NO: self.hash_(observation_NO)[:, begin : begin + self.width]
+        )
+
     @torch.no_grad()
     def load(self, tensors: Params) -> None:
         """Goes on with these parameters and running statistics; nothing to do if the hash is not learned."""

@@ -65,7 +65,7 @@ def test_a_method_takes_a_step_on_a_laptop(task: str, method: str) -> None:
     take_a_step(parse("", {"task": task, "method": method, "preset": "laptop"}))
 
 
-@pytest.mark.parametrize("kind", ["vq", "ae-lsh", "dsc", "exact", "objects"])
+@pytest.mark.parametrize("kind", ["vq", "ae-lsh", "dsc", "exact", "objects", "cells", "vq-cells"])
 @pytest.mark.parametrize("method", ["leco", "leco-naive", "lirpg", "dsc", "ride"])
 def test_a_method_takes_a_step_with_another_hash(method: str, kind: str) -> None:
     take_a_step(parse("", {"task": "KeyCorridorS3R3", "method": method, "hash.kind": kind, "preset": "laptop"}))
@@ -86,4 +86,7 @@ def take_a_step(experiment: Experiment) -> None:
     assert any(not torch.equal(after.policy[name], state.policy[name]) for name in state.policy)
     load_snapshot(make_snapshot(after, 1), networks)  # an actor of this run could play with it
     if coder is not None:
-        assert coder.codes(data.observation_TBO.flatten(0, 1).numpy()).shape == ((T + 1) * B, coder.width)
+        assert coder.codes(data.observation_TBO.flatten(0, 1).numpy()).shape == (
+            (T + 1) * B,
+            coder.levels * coder.width,
+        )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from leco.config.experiment import ActorConfig, ConfigError, Experiment, LearnerConfig, method_of
 from leco.config.presets import PRESETS
 from leco.config.toml import parse, to_toml
-from leco.config.training import HashConfig, NetworkConfig, TrainingConfig, at_frame
+from leco.config.training import HashConfig, NetworkConfig, TrainingConfig
 from leco.envs.registry import TASKS
 from leco.methods.table import METHODS, Hash, find_method
 from support.training_case import paper_config
@@ -62,8 +62,6 @@ def experiments(draw: st.DrawFn) -> Experiment:
             reward_scale=draw(rates),
             bootstrap_on_truncation=draw(st.booleans()),
             entropy_cost=draw(amounts),
-            entropy_cost_end=draw(st.none() | rates),
-            entropy_cost_anneal=(draw(st.floats(0, 1e6)), draw(st.floats(1e6, 1e9))),
             policy_learning_rate=draw(rates),
             intrinsic_learning_rate=draw(rates),
             policy_betas=(draw(st.floats(0, 0.999)), draw(st.floats(0, 0.999))),
@@ -116,7 +114,6 @@ def test_every_value_is_written_also_those_that_are_defaults() -> None:
             else:
                 assert f"\n{field.name.rstrip('_')} = " in text, field.name
     training = [
-        "entropy_cost_end",
         "modulator_learning_rate",
         "max_gradient_norm",
         "decoder_samples",
@@ -570,27 +567,9 @@ def test_the_laptop_learns_from_pixels_in_a_single_pass(task: str) -> None:
     assert training.reward_scale == 20
 
 
-def test_entropy_is_annealed_by_the_frames_of_a_run() -> None:
-    annealed = "[training]\nentropy_cost = 0.02\nentropy_cost_end = 0.005\nentropy_cost_anneal = [1000, 3000]"
-    settings = parse(TASK + annealed).training
-    found = [at_frame(settings, frames).entropy_cost for frames in (0, 1000, 2000, 3000, 10**9)]
-    assert found == pytest.approx([0.02, 0.02, 0.0125, 0.005, 0.005])
-    for frames in (0, 10**9):
-        assert at_frame(paper_config(), frames) == paper_config(), "the paper's does not change"
-
-
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
-        (
-            "[training]\nentropy_cost_anneal = [2, 1]",
-            "training.entropy_cost_anneal is .*, expected two numbers of frames",
-        ),
-        (
-            "[training]\nentropy_cost_anneal = [-1, 1]",
-            "training.entropy_cost_anneal is .*, expected two numbers of frames",
-        ),
-        ("[training]\nentropy_cost_end = 0", "training.entropy_cost_end is 0.0, expected more than 0"),
         (
             '[hash]\nkind = "exact"\ncodebook_size = 16',
             "hash.codebook_size is 16, but the hash exact has no such size: leave it out",
@@ -601,6 +580,6 @@ def test_entropy_is_annealed_by_the_frames_of_a_run() -> None:
         ),
     ],
 )
-def test_what_cannot_be_annealed_or_sized_is_refused(lines: str, text: str) -> None:
+def test_what_cannot_be_sized_is_refused(lines: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         parse(TASK + lines)

@@ -83,8 +83,7 @@ def test_a_step_moves_what_the_method_trains_and_nothing_else(
     changed = {
         key for key, value in after.novelty_running.items() if not torch.equal(value, state.novelty_running[key])
     }
-    assert changed == set(state.novelty_running)
-    assert bool(changed) == (name == "rnd")
+    assert changed == (set(state.novelty_running) if name == "rnd" else set()), "counts are paid as published here"
     if name.endswith("ae-lsh"):
         assert torch.equal(after.running["bottleneck.projection_PF"], state.running["bottleneck.projection_PF"])
 
