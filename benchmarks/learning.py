@@ -58,7 +58,7 @@ class Task(NamedTuple):
 TASKS = (
     Task("MultiRoom-N2-S4", 2e5, 5, 0.08e6, 15),
     Task("DoorKey-8x8", 3e5, 5, 0.3e6, 60),
-    Task("KeyCorridorS3R3", 3e5, 5, 0.6e6, 90),
+    Task("KeyCorridorS3R3", 4e5, 5, 0.6e6, 90),
     Task("MultiRoom-N6", 4e5, 5, 0.4e6, 60),
     Task("KeyCorridorS4R3", 9e5, 5, 1e6, 120),
     Task("MultiRoom-N7-S4-NoisyTV", 3e5, 3, 0.3e6, 45),
