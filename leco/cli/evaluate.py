@@ -22,11 +22,11 @@ from leco.evaluation.rollout import EvaluationError, Keeper, Result, evaluate
 from leco.evaluation.summary import numbers, summary
 from leco.evaluation.trained import read_experiment, trained_state
 from leco.evaluation.zoo import absent, is_entry
-from leco.methods.table import find_method
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from leco.config.experiment import Experiment
     from leco.evaluation.recording import Recording
     from leco.evaluation.trained import Trained
 
@@ -83,7 +83,7 @@ def _evaluate(given: argparse.Namespace, checkpoint: str) -> None:
     )
     sys.stdout.write(summary(result, task))
     recording = make_recording(trained, keeper.episodes, run=given.run.resolve().name, checkpoint=checkpoint, **how)
-    _record(given.run, recording)
+    _record(given.run, recording, trained.experiment)
     if given.video is not None:
         from leco.evaluation.video import film  # noqa: PLC0415  # needs more packages
 
@@ -93,11 +93,10 @@ def _evaluate(given: argparse.Namespace, checkpoint: str) -> None:
         atomic_write(given.json, (json.dumps(evaluation_json(trained, result, how), indent=1) + "\n").encode())
 
 
-def _record(run: Path, recording: Recording) -> None:
+def _record(run: Path, recording: Recording, experiment: Experiment) -> None:
     """Writes the recording; a run that cannot be written to can still be evaluated, and an entry of the zoo is only read."""
     if is_entry(run):
-        sentence = absent(find_method(recording.metadata.method))
-        sys.stdout.write(f"not recorded: an entry of the zoo is only read. {sentence}".rstrip() + "\n")
+        sys.stdout.write(f"not recorded: an entry of the zoo is only read. {absent(experiment)}".rstrip() + "\n")
         return
     path = run / FOLDER / recording_name(recording.metadata)
     try:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leco.config.experiment import ConfigError
+from leco.config.experiment import ConfigError, method_of
 from leco.config.toml import parse
 from leco.methods.table import Modulation
 from leco.report.metrics import Reached
@@ -29,7 +29,7 @@ from leco.report.metrics import Reached
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from leco.methods.table import Method
+    from leco.config.experiment import Experiment
 
 ZOO = Path("zoo")
 POLICY, CONFIG, METRICS = "policy.safetensors", "config.toml", "metrics.csv"
@@ -104,13 +104,20 @@ def read_entry(folder: Path) -> Entry:
         raise ZooError(f"{folder} is a damaged entry of the zoo: {error}") from error
 
 
-def absent(method: Method) -> str:
-    """What an entry of this method cannot tell, in a sentence; empty if there is nothing."""
+def absent(experiment: Experiment) -> str:
+    """What an entry of this experiment cannot tell, in a sentence; empty if there is nothing."""
+    method = method_of(experiment)
+    by_memory = method.novelty == "count" and experiment.training.episodic_bonus == "information"
+    missing = {}
+    if method.bonus_needs_network or by_memory:
+        missing["r_ep"] = "what the run has seen" if by_memory else "the networks that measure novelty"
     if method.modulation is not Modulation.NONE:
-        return "The modulator and V^e are not part of an entry of the zoo: r_ta and r_i are not known."
-    if method.bonus_needs_network:
-        return "The networks that measure novelty are not part of an entry of the zoo: r_ep and r_i are not known."
-    return ""
+        missing["r_ta"] = "the modulator and V^e"
+    if not missing:
+        return ""
+    return (
+        f"An entry of the zoo is without {' and '.join(missing.values())}: {', '.join(missing)} and r_i are not known."
+    )
 
 
 def thinned(rows: Sequence[dict[str, str]], most: int = MOST_LINES) -> list[dict[str, str]]:

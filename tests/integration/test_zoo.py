@@ -19,7 +19,7 @@ from leco.envs.registry import find_task
 from leco.evaluation import rollout
 from leco.evaluation.record import make_recording
 from leco.evaluation.rollout import Keeper
-from leco.evaluation.trained import trained_state
+from leco.evaluation.trained import read_experiment, trained_state
 from leco.evaluation.video import film
 from leco.evaluation.zoo import MOST_LINES, ZooError, absent, find_entries, is_entry, new_entry, read_entry, thinned
 from leco.methods.table import METHODS, Modulation, find_method
@@ -77,7 +77,7 @@ def test_an_entry_plays_codes_and_counts_as_its_run_and_says_what_it_cannot_know
         for name in ("r_ep", "r_ta", "r_i"):
             known, found = getattr(one, f"{name}_T"), getattr(other, f"{name}_T")
             assert np.isfinite(known).all()
-            assert np.isnan(found).all() == (f"{name} " in absent(row)), name
+            assert np.isnan(found).all() == (name in absent(read_experiment(entry))), name
             if not np.isnan(found).all():
                 np.testing.assert_array_equal(known, found, err_msg=name)
     if row.modulation is not Modulation.NONE:
@@ -238,7 +238,7 @@ def test_eval_on_an_entry_is_as_on_its_run_and_writes_nothing_to_it(
             assert (opened.format, opened.size) == ("GIF", (960, 480))
     assert said[1][:4] == said[0][:4]
     assert said[1][4] == (
-        "not recorded: an entry of the zoo is only read. The modulator and V^e are not part of an entry of the zoo: "
+        "not recorded: an entry of the zoo is only read. An entry of the zoo is without the modulator and V^e: "
         "r_ta and r_i are not known."
     )
     assert (tmp_path / "run.json").read_text() == (tmp_path / f"{TASK}.json").read_text()

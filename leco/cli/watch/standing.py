@@ -13,7 +13,6 @@ from leco.config.experiment import ConfigError, Experiment
 from leco.config.toml import parse
 from leco.envs.registry import find_task
 from leco.evaluation.zoo import ZooError, absent, is_entry, read_entry
-from leco.methods.table import find_method
 from leco.report.metrics import RECENT_EPISODES
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class Standing:
             "not_finite": [name for name, value in last.items() if math.isinf(value)],
             "first_save": e.learner.checkpoint_every * frames_of_update(e) if e else None,
             "trouble": self._trouble,
-            "about": " ".join([OF_THE_ZOO, absent(find_method(e.method))]).rstrip() if e and self._is_entry else "",
+            "about": " ".join([OF_THE_ZOO, absent(e)]).rstrip() if e and self._is_entry else "",
             "settings": self._text,
         }
 

@@ -17,6 +17,7 @@ from leco.types import EpisodeSummary
 from services.actor.metrics import ActorMetrics
 from services.actor.rollout import Ending, Unroll
 from services.actor.sender import PendingUnroll, Sender
+from services.actor.visit_counter import VisitCounts
 from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
@@ -95,7 +96,11 @@ class Case:
 
 
 def test_each_environment_is_a_trajectory_and_they_are_numbered_in_order() -> None:
-    counts = [np.array([1, 2, 3], np.uint32), np.array([4, 5, 6], np.uint32)]
+    coarse_T1 = np.ones((3, 1), np.uint32)
+    counts = [
+        VisitCounts(np.array([1, 2, 3], np.uint32)),
+        VisitCounts(np.array([4, 5, 6], np.uint32), coarse_T1, 7 * coarse_T1),
+    ]
     case, unrolls = Case(lambda _: counts), [made(seed) for seed in range(3)]
     for version, unroll in enumerate(unrolls, 5):
         case.send(unroll, version)
@@ -112,7 +117,8 @@ def test_each_environment_is_a_trajectory_and_they_are_numbered_in_order() -> No
         assert (trajectory.behaviour_logits == unroll.logits_TEA[:, e]).all()
         assert (trajectory.core_state == unroll.core_LCEH[:, :, e]).all()
         assert (trajectory.previous_action, trajectory.previous_reward) == ((2, 0.5), (-1, 0.0))[e]
-        assert trajectory.count is counts[e]
+        found = (trajectory.count, trajectory.coarse_count, trajectory.coarse_code)
+        assert all(one is other for one, other in zip(found, counts[e], strict=True))
     assert pushed[0].terminal_observation.shape == (0, 5)
     assert pushed[0].episodes == ()
     assert (pushed[1].terminal_observation == np.stack([x.observation_O for x in unrolls[0].endings[1]])).all()
@@ -121,7 +127,7 @@ def test_each_environment_is_a_trajectory_and_they_are_numbered_in_order() -> No
 
 
 def test_what_could_not_be_counted_is_sent_without_counts_and_noted() -> None:
-    case = Case(lambda _: [None, np.array([1, 2, 3], np.uint32)])
+    case = Case(lambda _: [None, VisitCounts(np.array([1, 2, 3], np.uint32))])
     case.send(made())
     case.sender.finish()
     assert [each.count is None for each in case.learner.pushed] == [True, False]
@@ -138,11 +144,11 @@ def test_a_method_that_counts_nothing_sends_no_counts_which_is_no_failure() -> N
 
 def test_the_hash_is_made_ready_before_an_unroll_is_counted() -> None:
     events: list[str] = []
-    count_T = np.ones(T, np.uint32)
+    counted = VisitCounts(np.ones(T, np.uint32))
 
     def count(_unroll: Unroll) -> list[Any]:
         events.append(f"count after {case.loaded[-1]}")
-        return [count_T, count_T]
+        return [counted, counted]
 
     case = Case(count)
     for version in (1, 2):
