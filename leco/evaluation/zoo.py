@@ -115,9 +115,7 @@ def absent(experiment: Experiment) -> str:
         missing["r_ta"] = "the modulator and V^e"
     if not missing:
         return ""
-    return (
-        f"An entry of the zoo is without {' and '.join(missing.values())}: {', '.join(missing)} and r_i are not known."
-    )
+    return f"An entry of the zoo is without {', '.join(missing.values())}: {', '.join(missing)} and r_i are not known."
 
 
 def thinned(rows: Sequence[dict[str, str]], most: int = MOST_LINES) -> list[dict[str, str]]:
