@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from leco.checkpoint.trained import frames_of_update
 from leco.config.experiment import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def milestone_path(folder: Path, updates: int) -> Path:
 
 def milestone_updates(experiment: Experiment) -> dict[int, str]:
     """After which updates a state is kept, and the share of the training that it is after, such as 50%."""
-    count, size = experiment.learner.milestones, experiment.learner.batch_size * experiment.actors.unroll_length
+    count, size = experiment.learner.milestones, frames_of_update(experiment)
     return {-(-k * experiment.frames // (count * size)): f"{100 * k / count:.0f}%" for k in range(1, count + 1)}
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from leco.checkpoint.folder_lock import locked
 from leco.cli.progress import Progress, verdict
 from leco.cli.train_flags import add_flags, read_experiment
 from leco.config.experiment import ConfigError
@@ -23,6 +24,7 @@ from leco.evaluation.zoo import is_entry
 from leco.methods.table import find_method
 from leco.report.metrics import read_table
 from leco.telemetry.provenance import CLOCK_ZERO, COMMAND, process_start, typed_command
+from services.learner.run_folder import check_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,9 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if is_entry(folder):
         parser.error(f"{folder} is an entry of the zoo, which is only played: choose another folder with --run-dir")
     how = {"actors": given.actors, "store": given.store, "threads": given.threads}
-    sys.exit(train(experiment, folder, **how, began=process_start()))
+    try:
+        sys.exit(train(experiment, folder, **how, began=process_start()))
+    except ConfigError as error:  # of the folder: nothing has begun
+        sys.exit(f"leco train: {error}")
 
 
+SAYS_AFTER_SECONDS = 3.0
+LONGEST_UPDATE_SECONDS = 600.0  # one of pixels on few processors takes a minute, with its save
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 
@@ -104,14 +111,24 @@ class Child:
         self.start()
         return True
 
+    def ask_to_end(self) -> None:
+        """By SIGTERM."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+
+    def ends_within(self, seconds: float) -> bool:
+        """Whether it does."""
+        try:
+            if self.process is not None:
+                self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def stop(self, seconds: float) -> None:
         """Asks it to end, and ends it if it does not."""
-        if self.process is None or self.process.poll() is not None:
-            return
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
+        self.ask_to_end()
+        if not self.ends_within(seconds) and self.process is not None:
             self.process.kill()
             self.process.wait()
 
@@ -136,8 +153,13 @@ def train(
 
     Returns:
         The exit code: 0 if training is done, 130 after Ctrl-C, 1 if a service would not run.
+
+    Raises:
+        ConfigError: another process trains in this folder, or it has a run of another experiment.
     """
     began = time.monotonic() if began is None else began
+    with locked(folder):  # now, and not when the learner finds out
+        check_same(folder, experiment)
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     config = folder / "requested.toml"
@@ -161,8 +183,7 @@ def train(
             child.start()
         code = _watch(learner, others, progress, out, lambda: stopping)
     finally:
-        for child in (*(each for each in others if each.name.startswith("actor")), learner, *others):
-            child.stop(seconds=30)
+        _stop(learner, others, out)
         progress.show(last=True)
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -170,6 +191,18 @@ def train(
         out.write(verdict(folder / "metrics.csv", experiment, done=code == 0))
         out.flush()
     return code
+
+
+def _stop(learner: Child, others: Sequence[Child], out: TextIO) -> None:
+    """Stops all: the learner has the time that its update and its save need, and the hash-count service is there until then."""
+    for child in (learner, *(each for each in others if each.name.startswith("actor"))):
+        child.ask_to_end()
+    if not learner.ends_within(SAYS_AFTER_SECONDS):
+        out.write("waiting for the learner: it ends its update, and saves\n")
+        out.flush()
+    learner.stop(LONGEST_UPDATE_SECONDS)
+    for child in others:
+        child.stop(seconds=30)
 
 
 def _watch(

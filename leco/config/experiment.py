@@ -91,6 +91,7 @@ class Experiment:
 
 
 _COUNTED = {Hash.OBJECTS: "objects", Hash.CELLS: "cells", Hash.VQ_CELLS: "codes of cells"}
+RESERVED_VERSIONS = 1000  # by which versions of parameters leap at every start of a learner
 _POSITIVE = (
     *("frames", "actors.num_envs", "actors.unroll_length", "learner.batch_size", "learner.publish_every"),
     *("learner.checkpoint_every", "learner.keep_checkpoints", "learner.log_every", "network.width"),
@@ -122,6 +123,11 @@ def check(experiment: Experiment) -> None:
     for key, betas in (("policy_betas", training.policy_betas), ("intrinsic_betas", training.intrinsic_betas)):
         if not all(0 <= beta < 1 for beta in betas):
             raise ConfigError(f"training.{key} is {list(betas)}, expected two numbers from 0 to below 1")
+    if learner.max_policy_lag >= RESERVED_VERSIONS:
+        raise ConfigError(
+            f"learner.max_policy_lag is {learner.max_policy_lag}, expected less than {RESERVED_VERSIONS}: versions leap by that "
+            "when a learner starts again, so that what was trained on before is too old, and is not trained on twice"
+        )
     if learner.queue_capacity < learner.batch_size:
         raise ConfigError(
             f"learner.queue_capacity is {learner.queue_capacity}, expected at least learner.batch_size ({learner.batch_size}): "

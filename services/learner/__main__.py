@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 import torch
 
+from leco.checkpoint.folder_lock import locked
 from leco.config.experiment import method_of
 from leco.config.toml import to_toml
 from leco.envs.registry import find_task
@@ -118,6 +119,7 @@ def build_learner(
     settings: LearnerSettings, metrics: LearnerMetrics, stack: contextlib.AsyncExitStack
 ) -> LearnerComponents:
     """Reads the run's folder and makes the parts."""
+    stack.enter_context(locked(settings.run_dir))
     experiment = open_run(settings.run_dir, settings.config)
     torch.manual_seed(experiment.seed)
     task, method = find_task(experiment.task), method_of(experiment)

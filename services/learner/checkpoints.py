@@ -16,6 +16,7 @@ import structlog
 from leco.checkpoint.atomic_file import atomic_write
 from leco.checkpoint.milestones import milestone_path
 from leco.checkpoint.state_file import SavedStateError, load, save
+from leco.config.experiment import RESERVED_VERSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from leco.learning.state import TrainingState
 
 log = structlog.get_logger("leco.learner")
-
-RESERVED_VERSIONS = 1000
 
 
 class Checkpoints:

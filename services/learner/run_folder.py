@@ -18,6 +18,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from leco.checkpoint.atomic_file import atomic_write
+from leco.checkpoint.trained import frames_of_update, trained_updates
 from leco.config.experiment import ConfigError, Experiment
 from leco.config.toml import parse, to_toml
 from leco.envs.registry import FAMILIES
@@ -37,22 +38,39 @@ def open_run(folder: Path, config: Path | None) -> Experiment:
     run of one experiment and half of another is none.
     """
     kept = folder / "config.toml"
-    before = parse(kept.read_text()) if kept.exists() else None
-    if config is None and before is None:
+    if config is None and not kept.exists():
         raise ConfigError(f"{folder} has no config.toml yet: give --config")
-    experiment = parse(config.read_text()) if config is not None else before
-    assert experiment is not None  # noqa: S101
-    now, then = _flat(experiment), _flat(before or experiment)
+    experiment = parse((config or kept).read_text())
+    check_same(folder, experiment)
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write(kept, to_toml(experiment).encode())
+    _note_versions(folder / "versions.json")
+    return experiment
+
+
+def check_same(folder: Path, experiment: Experiment) -> None:
+    """Refuses to go on in a folder of another experiment, or to end before what it has trained.
+
+    Raises:
+        ConfigError: what differs, and what to do.
+    """
+    kept = folder / "config.toml"
+    if not kept.exists():
+        return
+    now, then = _flat(experiment), _flat(parse(kept.read_text()))
     changed = [f"{key} is {now[key]!r}, was {then[key]!r}" for key in now if now[key] != then[key] and key not in ENDS]
     if changed:
         raise ConfigError(
             f"{folder} holds a run of another experiment ({'; '.join(changed)}); "
             "choose another folder, or give the same experiment to go on"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    atomic_write(kept, to_toml(experiment).encode())
-    _note_versions(folder / "versions.json")
-    return experiment
+    # A run ends with whole updates, and a deterministic one with a checkpoint: a little more is as it should be.
+    trained = trained_updates(folder) * frames_of_update(experiment)
+    if trained - experiment.frames >= experiment.learner.checkpoint_every * frames_of_update(experiment):
+        raise ConfigError(
+            f"{folder} has trained {trained:,} frames already, and is to end after {experiment.frames:,}: give more (--frames), "
+            "or choose another folder"
+        )
 
 
 def _flat(experiment: Experiment) -> dict[str, object]:

@@ -9,6 +9,7 @@ import structlog
 
 from leco.checkpoint.milestones import milestone_updates
 from leco.checkpoint.snapshot import make_snapshot
+from leco.checkpoint.trained import frames_of_update
 from leco.config.experiment import method_of
 from leco.envs.registry import find_task
 from leco.learning.update import update
@@ -73,7 +74,7 @@ class Trainer:
         # A learned hash is published with the policy, and not before it is learned.
         self._early = learner.synchronous and learner.publish_every == 1 and not self._method.learns_hash
         self._max_steps = find_task(experiment.task).max_steps
-        self._frames_of_update = experiment.learner.batch_size * experiment.actors.unroll_length
+        self._frames_of_update = frames_of_update(experiment)
         self._milestones = milestone_updates(experiment)
         self._best = best
         self._lag = 0.0

@@ -14,6 +14,7 @@ import tomllib
 from typing import TYPE_CHECKING, Any
 
 from leco.checkpoint.atomic_file import atomic_write
+from leco.checkpoint.trained import frames_of_update, trained_updates
 from leco.config.experiment import ConfigError, Experiment
 from leco.config.toml import flat, parse
 from leco.report.metrics import columns, read_metrics, when_reached
@@ -23,17 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from leco.cli.sweep.plan import Run
-
-
-def trained_updates(folder: Path) -> int:
-    """After how many updates the newest checkpoint of a run was saved; 0 if there is none."""
-    saved = (folder / "checkpoints").glob("[0-9]*.safetensors")
-    return max((int(path.stem) for path in saved if path.stem.isdecimal()), default=0)
-
-
-def frames_of_update(experiment: Experiment) -> int:
-    """Actions in a batch."""
-    return experiment.learner.batch_size * experiment.actors.unroll_length
 
 
 def evaluation(folder: Path, episodes: int | None = None) -> dict[str, Any] | None:

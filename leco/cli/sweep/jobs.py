@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leco.checkpoint.atomic_file import atomic_write
-from leco.cli.sweep.folder import evaluation, frames_of_update, last_metrics, needs, trained_updates
+from leco.checkpoint.trained import frames_of_update, trained_updates
+from leco.cli.sweep.folder import evaluation, last_metrics, needs
 from leco.cli.train import LECO, POLL_SECONDS, Child, last_lines
 from leco.config.toml import to_toml
 

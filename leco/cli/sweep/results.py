@@ -10,7 +10,8 @@ import statistics
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leco.checkpoint.atomic_file import atomic_write
-from leco.cli.sweep.folder import evaluation, frames_of_update, is_trained, trained_updates
+from leco.checkpoint.trained import frames_of_update, trained_updates
+from leco.cli.sweep.folder import evaluation, is_trained
 from leco.config.experiment import ConfigError
 from leco.config.toml import parse
 from leco.report.metrics import median_reached, read_table, when_reached

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from leco.cli.sweep.folder import trained_updates
+from leco.checkpoint.trained import trained_updates
 from leco.cli.train import Child, last_lines
 from leco.cli.watch.pictures import different_moments
 from leco.envs.registry import find_task

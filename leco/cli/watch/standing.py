@@ -8,7 +8,7 @@ from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from leco.cli.sweep.folder import frames_of_update, trained_updates
+from leco.checkpoint.trained import frames_of_update, trained_updates
 from leco.config.experiment import ConfigError, Experiment
 from leco.config.toml import parse
 from leco.envs.registry import find_task

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from leco.checkpoint.folder_lock import locked
 from leco.cli import progress, tables, train
 from leco.cli.train import Child
+from leco.config.experiment import ConfigError
 from leco.config.toml import parse, to_toml
 from leco.envs.registry import TASKS
 from leco.methods.table import METHODS
@@ -203,6 +205,7 @@ def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Children:
 
 
 FOR_EVER = "exec sleep 10000"
+WAITS = "while :; do sleep 0.01; done"
 
 
 def test_it_ends_with_the_learner_and_stops_the_others_in_order(children: Children) -> None:
@@ -314,6 +317,52 @@ def test_ctrl_c_stops_the_children_and_gives_the_handlers_back(children: Childre
     thread.join()
     assert signal.getsignal(number) == before
     assert "stopping: the learner saves, the same command goes on from here" in children.out.getvalue()
+
+
+def test_a_learner_in_a_long_update_is_waited_for_and_actors_that_do_not_listen_hold_nothing_up(
+    children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It saves after what is its time of three deaf actors; the hash-count service is there until then."""
+    monkeypatch.setattr(train, "SAYS_AFTER_SECONDS", 0.05)
+    folder = children.folder
+    saves = f"trap 'sleep 0.5; [ ! -e {folder}/hashcount.ended ] && touch {folder}/saved; exit 0' TERM"
+    children.programs = {
+        "learner": f"{saves}; touch {folder}/ready; while :; do sleep 0.01; done",
+        "hashcount": f"trap 'touch {folder}/hashcount.ended; exit 0' TERM; while :; do sleep 0.01; done",
+        **{f"actor-{n}": f"trap '[ -e {folder}/saved ] && exit 0' TERM; {WAITS}" for n in range(3)},
+    }
+
+    def interrupt() -> None:
+        until(lambda: (folder / "ready").exists() and children.starts("actor-2") == 1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    assert children.train() == 130
+    thread.join()
+    assert (folder / "saved").exists()
+    assert "waiting for the learner: it ends its update, and saves\n" in children.out.getvalue()
+
+
+def test_a_folder_in_which_another_trains_is_refused_at_once(children: Children) -> None:
+    children.programs = {"learner": "exit 0"}
+    with locked(children.folder / "run"), pytest.raises(ConfigError, match="is being trained in by another process"):
+        children.train()
+    assert children.starts("learner") == 0
+    assert not (children.folder / "run" / "requested.toml").exists()
+
+
+def test_a_folder_of_another_experiment_is_refused_before_anything_is_written(
+    children: Children, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = children.folder / "run"
+    run.mkdir()
+    (run / "config.toml").write_text(to_toml(parse('task = "Empty-5x5"\nframes = 2000\nseed = 7')))
+    with pytest.raises(SystemExit) as ended:
+        train.main(["--task=Empty-5x5", "--frames=2000", "--preset=paper", f"--run-dir={run}"])
+    assert str(ended.value.code).startswith(f"leco train: {run} holds a run of another experiment (seed is 1, was 7)")
+    assert not (run / "requested.toml").exists()
+    assert capsys.readouterr().out == ""
 
 
 def test_a_child_that_does_not_listen_is_ended(tmp_path: Path) -> None:

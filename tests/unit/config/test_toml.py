@@ -47,7 +47,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
         learner=LearnerConfig(
             batch_size=batch,
             queue_capacity=batch + draw(st.integers(0, 100)),
-            max_policy_lag=draw(st.integers(0, 10**6)),
+            max_policy_lag=draw(st.integers(0, 999)),
             publish_every=1,
             checkpoint_every=turn * draw(st.integers(1, 1000)),
             keep_checkpoints=draw(counts),
@@ -220,6 +220,11 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("training.intrinsic_betas", [-0.1, 0.5], "expected two numbers from 0 to below 1"),
         ("seed", -1, "expected 0 or more"),
         ("learner.max_policy_lag", -1, "expected 0 or more"),
+        (
+            "learner.max_policy_lag",
+            1000,
+            "learner.max_policy_lag is 1000, expected less than 1000: versions leap by that",
+        ),
         ("training.alpha", -0.1, "expected 0 or more"),
         ("training.entropy_cost", -0.1, "expected 0 or more"),
         ("training.max_gradient_norm", 0, "expected more than 0; leave it out for no limit"),

@@ -11,7 +11,7 @@ import pytest
 from leco.config.experiment import ConfigError
 from leco.config.toml import parse, to_toml
 from leco.telemetry.provenance import COMMAND
-from services.learner.run_folder import open_run, run_name
+from services.learner.run_folder import check_same, open_run, run_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,3 +104,16 @@ def test_the_name_on_the_wire_has_only_allowed_characters(tmp_path: Path) -> Non
     assert run_name(tmp_path / "KeyCorridorS3R3-leco-1") == "KeyCorridorS3R3-leco-1"
     assert run_name(tmp_path / "été 1") == "-t--1"
     assert len(run_name(tmp_path / ("a" * 100))) == 64
+
+
+def test_a_run_does_not_end_before_what_it_has_trained(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    experiment = open_run(run, config(tmp_path, frames=10_000, learner__checkpoint_every=2))
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "000000026.safetensors").touch()  # 26 updates of 4 x 96 frames: 9,984
+    check_same(run, experiment)
+    for fewer in (9_984, 9_300):
+        open_run(run, config(tmp_path, frames=fewer, learner__checkpoint_every=2))
+    with pytest.raises(ConfigError, match=r"has trained 9,984 frames already, and is to end after 9,000: give more"):
+        open_run(run, config(tmp_path, frames=9_000, learner__checkpoint_every=2))
+    assert parse((run / "config.toml").read_text()).frames == 9_300, "what is refused changes nothing"
