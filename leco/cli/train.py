@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from leco.checkpoint.folder_lock import locked
 from leco.cli.progress import Progress, verdict
-from leco.cli.train_flags import add_flags, read_experiment
+from leco.cli.train_flags import STORE, add_flags, read_experiment
 from leco.config.experiment import ConfigError
 from leco.config.toml import to_toml
 from leco.evaluation.zoo import is_entry
@@ -55,7 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     folder: Path = given.run_dir or Path("runs") / f"{experiment.task}-{experiment.method}-{experiment.seed}"
     if is_entry(folder):
         parser.error(f"{folder} is an entry of the zoo, which is only played: choose another folder with --run-dir")
-    how = {"actors": given.actors, "store": given.store, "threads": given.threads}
+    if given.store is not None and "@" in given.store:
+        parser.error(
+            "--store has a password on the command line, where every process can read it: put the address into the environment "
+            f"variable {STORE}"
+        )
+    store = given.store or os.environ.get(STORE, "memory")
+    how = {"actors": given.actors, "store": store, "threads": given.threads}
     try:
         sys.exit(train(experiment, folder, **how, began=process_start()))
     except ConfigError as error:  # of the folder: nothing has begun
@@ -189,19 +195,22 @@ def train(
             signal.signal(number, handler)
     if code != 1:
         out.write(verdict(folder / "metrics.csv", experiment, done=code == 0))
-        out.flush()
+    if code == 0:
+        out.write(f"done: {folder}\n  leco eval {folder} --video episode.mp4\n  leco report {folder}\n")
+    out.flush()
     return code
 
 
 def _stop(learner: Child, others: Sequence[Child], out: TextIO) -> None:
     """Stops all: the learner has the time that its update and its save need, and the hash-count service is there until then."""
-    for child in (learner, *(each for each in others if each.name.startswith("actor"))):
+    actors = [each for each in others if each.name.startswith("actor")]
+    for child in (learner, *actors):
         child.ask_to_end()
     if not learner.ends_within(SAYS_AFTER_SECONDS):
         out.write("waiting for the learner: it ends its update, and saves\n")
         out.flush()
     learner.stop(LONGEST_UPDATE_SECONDS)
-    for child in others:
+    for child in (*actors, *others):
         child.stop(seconds=30)
 
 
@@ -241,7 +250,7 @@ def _children(
     if counts:
         command = [*LECO, "hashcount", f"--listen=127.0.0.1:{hashcount_port}", "--metrics-port=off"]
         if store != "memory":
-            os.environ["LECO_HASHCOUNT_STORE"] = store  # it may hold a password
+            os.environ[STORE] = store  # it may hold a password
         children.append(Child("hashcount", command, logs / "hashcount.log"))
     for index in range(actors):
         command = [*LECO, "actor", f"--learner=127.0.0.1:{learner_port}", f"--hashcount=127.0.0.1:{hashcount_port}"]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_PRESET = "laptop"
+STORE = "LECO_HASHCOUNT_STORE"
 UNTIL_HELP = "end before that when so many of the last 100 episodes were solved, for example 95%% (default: never)"
 
 
@@ -46,7 +47,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--actors", type=int, default=1, help="actor processes (default: 1)")
     parser.add_argument("--num-envs", type=int, metavar="N", help="environments of each actor (default: the preset's)")
     parser.add_argument(
-        "--store", default="memory", help="where visits are counted: memory, or redis://... (default: memory)"
+        "--store",
+        help=f"where visits are counted: memory, or redis://... without a password (default: {STORE}, an environment variable, "
+        "where an address may have one; or memory)",
     )
     parser.add_argument(
         "--run-dir", type=Path, metavar="FOLDER", help="the run's folder (default: runs/TASK-METHOD-SEED)"

@@ -19,7 +19,7 @@ CLOCK_ZERO = "LECO_CLOCK_ZERO"
 def typed_command() -> str:
     """What was typed to start this process, or the one that started it; without passwords in addresses."""
     command = os.environ.get(COMMAND) or shlex.join(["leco", *sys.argv[1:]])
-    return re.sub(r"://[^@/\s]*@", "://...@", command)
+    return re.sub(r"://\S*@", "://...@", command)
 
 
 def process_start() -> float:

@@ -156,6 +156,10 @@ def test_the_preset_is_for_laptops_unless_a_file_or_a_flag_says_otherwise(starte
         (["--task=Empty-5x5", "--set=learner.batch_size=x"], "learner.batch_size is 'x', expected a whole number"),
         (["--task=Empty-5x5", "--config=missing.toml"], "missing.toml"),
         (["--task=Empty-5x5", "--num-envs=0"], "actors.num_envs is 0, expected more than 0"),
+        (
+            ["--task=Empty-5x5", "--store=redis://:secr/e@t@host:1"],
+            "--store has a password on the command line, where every process can read it: put the address into",
+        ),
         (["--task=Empty-5x5", "--actors=0"], "--actors is 0, expected at least 1"),
         (["--task=Empty-5x5", "--threads=0"], "--threads is 0, expected at least 1"),
         (["--task=Empty-5x5", "--actors=2", "--set=learner.deterministic=true"], "--actors is 2, expected 1 because"),
@@ -225,13 +229,18 @@ def test_it_ends_with_the_learner_and_stops_the_others_in_order(children: Childr
     assert [children.starts(name) for name in children.programs] == [1, 1, 1]
 
 
-def test_it_ends_with_when_90_percent_was_reached(children: Children) -> None:
+def test_it_ends_with_when_90_percent_was_reached_and_what_to_type_next(children: Children) -> None:
     run = children.folder / "run"
     run.mkdir()
     written(children.folder / "made.csv", LEARNED)
     children.programs = {"learner": f"cp {children.folder}/made.csv {run}/metrics.csv"}
     assert children.train() == 0
-    assert children.out.getvalue().splitlines()[-1] == "90 % of the last 100 episodes after 1,500 frames, 47 s"
+    assert children.out.getvalue().splitlines()[-4:] == [
+        "90 % of the last 100 episodes after 1,500 frames, 47 s",
+        f"done: {run}",
+        f"  leco eval {run} --video episode.mp4",
+        f"  leco report {run}",
+    ]
 
 
 def test_a_run_that_failed_has_no_verdict(children: Children) -> None:
