@@ -147,6 +147,12 @@ def test_everything_is_in_one_namespace_and_secrets_are_never_written_down(built
     assert password in MADE_BY_USERS
 
 
+@every_combination
+def test_a_pod_that_is_never_ready_is_replaced_when_its_manifest_is_corrected(built: Built) -> None:
+    for each in built.kinds("StatefulSet"):  # with OrderedReady Kubernetes waits for it to be ready first
+        assert each["spec"]["podManagementPolicy"] == "Parallel"
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_a_plain_overlay_needs_no_operator(overlay: str) -> None:
     assert not [

@@ -164,8 +164,13 @@ def test_six_nodes_become_a_cluster_once_and_find_each_other_again_when_all_addr
     with ExitStack() as stack:
         cluster = Cluster(built, tmp_path, authority, stack)
         cluster.start()
+        # The service starts with the nodes, before they are a cluster, and waits for that.
+        early = stack.enter_context(Counting(built, tmp_path / "early", cluster.ports[0], authority))
+        early.until_logged("the store cannot be reached; calls are answered with UNAVAILABLE until it is back")
         assert cluster.set_up() == "[OK] All 16384 slots covered."
         cluster.until_whole()
+        early.until_logged("the store is back")
+        assert early.count("early", 0) == [1, 2]
         assert cluster.info(0)["cluster_size"] == "3"
         assert cluster.set_up() == "the cluster is there"
         with Counting(built, tmp_path / "hashcount", cluster.ports[0], authority) as hashcount:
