@@ -59,7 +59,7 @@ class Built:
         return [each for each in self.objects if each["kind"] in kinds]
 
     def object(self, kind: str, name: str) -> Object:
-        [found] = [each for each in self.kinds(kind) if each["metadata"]["name"] == name]
+        [found] = [each for each in self.kinds(kind) if name in (each["metadata"]["name"], plain_name(each))]
         return found
 
     def workloads(self) -> list[Object]:
@@ -67,7 +67,7 @@ class Built:
 
     def pod(self, name: str) -> Object:
         """The pod's specification of a workload."""
-        [found] = [each for each in self.workloads() if each["metadata"]["name"] == name]
+        [found] = [each for each in self.workloads() if plain_name(each) == name]
         specification: Object = found["spec"]["template"]["spec"]
         return specification
 
@@ -85,6 +85,9 @@ class Built:
         for each in container.get("env", []):
             if "value" in each:
                 values[each["name"]] = expanded(each["value"], values)
+            elif "configMapKeyRef" in each["valueFrom"]:
+                source = each["valueFrom"]["configMapKeyRef"]
+                values[each["name"]] = self.object("ConfigMap", source["name"])["data"][source["key"]]
             else:
                 values[each["name"]] = from_pod(each["valueFrom"], container, f"{name}-0")
         return values
@@ -94,6 +97,12 @@ class Built:
         [found] = [each for each in self.kinds("ConfigMap") if each["metadata"]["name"].startswith(f"{prefix}-")]
         data: dict[str, str] = found["data"]
         return data
+
+
+def plain_name(each: Object) -> str:
+    """The name of an object, for a job without the part that kustomize made of its ConfigMap's content."""
+    name = str(each["metadata"]["name"])
+    return re.sub(r"-[a-z0-9]{10}$", "", name) if each["kind"] == "Job" else name
 
 
 def expanded(text: str, values: Mapping[str, str]) -> str:
