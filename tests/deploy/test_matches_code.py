@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import shutil
@@ -22,7 +23,7 @@ from services.actor.config import read_settings as read_actor
 from services.hashcount.config import read_settings as read_hashcount
 from services.learner.config import read_settings as read_learner
 from support import needs
-from support.kustomized import K8S, OVERLAYS, Built, Object, build, combinations, expanded
+from support.kustomized import K8S, OVERLAYS, Built, Object, build, combinations, expanded, quantity
 from support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def test_the_learner_with_a_gpu_asks_for_one_and_uses_it(tmp_path: Path, monkeyp
         assert found.device == "cuda"
         assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
         assert container["image"].startswith("leco-learner-cuda:")
-        assert found.threads == int(container["resources"]["requests"]["cpu"])
+        assert found.threads == math.ceil(quantity(container["resources"]["requests"]["cpu"]))
 
 
 @every_combination

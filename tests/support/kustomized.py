@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import os
 import re
 import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +112,19 @@ def expanded(text: str, values: Mapping[str, str]) -> str:
     return re.sub(r"\$\((\w+)\)", lambda found: values.get(found[1], found[0]), text)
 
 
+def quantity(text: str) -> Fraction:
+    """An amount as Kubernetes writes it: 2, 500m, 16Gi."""
+    number, unit = re.fullmatch(r"([\d.]+)(m|Ki|Mi|Gi)?", str(text)).groups()  # type: ignore[union-attr]
+    scale = {
+        None: Fraction(1),
+        "m": Fraction(1, 1000),
+        "Ki": Fraction(2**10),
+        "Mi": Fraction(2**20),
+        "Gi": Fraction(2**30),
+    }
+    return Fraction(number) * scale[unit]
+
+
 def from_pod(source: Object, container: Object, pod: str) -> str:
     """The value of a variable that names a field of its pod."""
     if "fieldRef" in source:
@@ -119,7 +134,7 @@ def from_pod(source: Object, container: Object, pod: str) -> str:
     assert field["containerName"] == container["name"]
     kind, _, resource = field["resource"].partition(".")
     assert field["divisor"] == "1"
-    return str(int(container["resources"][kind][resource]))
+    return str(math.ceil(quantity(container["resources"][kind][resource])))  # as Kubernetes rounds
 
 
 def included(overlay: str) -> set[str]:
