@@ -160,6 +160,13 @@ def test_everything_is_in_one_namespace_and_secrets_are_never_written_down(built
     assert password in MADE_BY_USERS
 
 
+@pytest.mark.parametrize("built", [each for each in combinations() if "tls" not in each.components], ids=str)
+def test_an_apply_waits_for_no_secret_that_somebody_has_to_make_first(built: Built) -> None:
+    for each in built.workloads():
+        for volume in each["spec"]["template"]["spec"]["volumes"]:
+            assert "secret" not in volume or volume["secret"]["optional"] is True
+
+
 @every_combination
 def test_a_pod_that_is_never_ready_is_replaced_when_its_manifest_is_corrected(built: Built) -> None:
     for each in built.kinds("StatefulSet"):  # with OrderedReady Kubernetes waits for it to be ready first

@@ -72,7 +72,7 @@ def test_hashcount_is_ready_while_its_redis_answers_and_lives_without_it(
     with RedisServer() as store:
         # Whether the address of the manifest is right is tested with a Redis of the manifest (test_redis.py).
         pod = here(built, "hashcount", tmp_path, authority, LECO_HASHCOUNT_STORE=store.url)
-        pod.variables["LECO_HASHCOUNT_STORE_PASSWORD_FILE"] = ""
+        pod.variables["LECO_HASHCOUNT_STORE_OPTIONAL_PASSWORD_FILE"] = ""
         with pod:
             pod.until(lambda: kubelet(pod, "startup"))
             pod.until(lambda: kubelet(pod, "readiness"))
