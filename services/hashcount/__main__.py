@@ -71,6 +71,8 @@ async def serve(settings: HashCountSettings) -> None:
         watcher = StoreWatcher(store, server, metrics)
         await watcher.look()
         watching = asyncio.create_task(watcher.run())
+        if settings.store_is_open:
+            log.info("Redis is used without a password: whoever reaches it can change visit tables")
         log.info("serving", address=address, metrics_port=metrics_port, store=settings.store_for_people)
         await asyncio.wait((stopped, watching), return_when=asyncio.FIRST_COMPLETED)
         if watching.done():  # a bug: without it health would stay as it is for ever

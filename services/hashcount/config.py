@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from services import flags
@@ -46,6 +47,11 @@ class HashCountSettings:
     max_memory: int
 
     @property
+    def store_is_open(self) -> bool:
+        """Whether the store is a Redis that is used without a password."""
+        return self.store is not None and not (self.store_password or self.store.password)
+
+    @property
     def store_for_people(self) -> str:
         """The store's address without its password and its files."""
         if self.store is None:
@@ -83,7 +89,12 @@ def read_settings(arguments: Sequence[str]) -> HashCountSettings:
         log_level=parsed.log_level,
         log_format=parsed.log_format,
         store=store,
-        store_password=parsed.store_password_file or os.environ.get("LECO_HASHCOUNT_STORE_PASSWORD") or None,
+        store_password=(
+            parsed.store_password_file
+            or parsed.store_optional_password_file
+            or os.environ.get("LECO_HASHCOUNT_STORE_PASSWORD")
+            or None
+        ),
         store_connections=parsed.store_connections,
         ttl=parsed.ttl,
         retry_window=parsed.retry_window,
@@ -103,6 +114,13 @@ def _parser() -> flags.ServiceParser:
         kind=_password,
         metavar="FILE",
         help="file with the password for Redis",
+    )
+    parser.setting(
+        "--store-optional-password-file",
+        default=None,
+        kind=_optional_password,
+        metavar="FILE",
+        help="the same, but without the file there is no password: for a secret that need not exist",
     )
     parser.setting(
         "--store-connections",
@@ -148,3 +166,14 @@ def _password(text: str) -> str:
     if not password:
         raise ValueError(f"{text} is empty")
     return password
+
+
+def _optional_password(text: str) -> str | None:
+    """The same, or None if there is no such file. One that is there but cannot be read is a mistake."""
+    try:
+        Path(text).lstat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"{text} cannot be read: {error.strerror}") from error
+    return _password(text)

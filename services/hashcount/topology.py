@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +12,7 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from services.hashcount.address import StoreAddress
 
@@ -103,6 +104,18 @@ class SingleServer:
         self._client.close()
 
 
+@contextlib.contextmanager
+def _not_formed() -> Iterator[None]:
+    """Names the error of a cluster that is not one yet: its nodes answer, but none holds a slot.
+
+    The client takes the first of the primaries, of which there is none, and raises an IndexError.
+    """
+    try:
+        yield
+    except IndexError as error:
+        raise redis.exceptions.ClusterDownError("the nodes do not form a cluster yet: none holds a slot") from error
+
+
 class Cluster:
     """Keys are spread over the primaries of a cluster by their slots."""
 
@@ -118,11 +131,12 @@ class Cluster:
         with self._lock:
             if self.known:
                 return
-            if self._cluster is None:
-                nodes = [ClusterNode(host, port) for host, port in self._seeds]
-                self._cluster = RedisCluster(startup_nodes=nodes, require_full_coverage=False, **self._settings)
-            else:
-                self._cluster.nodes_manager.initialize()
+            with _not_formed():
+                if self._cluster is None:
+                    nodes = [ClusterNode(host, port) for host, port in self._seeds]
+                    self._cluster = RedisCluster(startup_nodes=nodes, require_full_coverage=False, **self._settings)
+                else:
+                    self._cluster.nodes_manager.initialize()
             self.known = True
 
     def _connected(self) -> RedisCluster:
@@ -147,7 +161,8 @@ class Cluster:
 
     def follow(self, *command: object) -> Any:  # what Redis answers
         """See `Topology.follow`: the client of the cluster follows redirections and learns from them."""
-        return self._connected().execute_command(*command)
+        with _not_formed():  # which it may find out when it learns
+            return self._connected().execute_command(*command)
 
     def forget(self) -> None:
         """See `Topology.forget`: a replica may have taken over."""

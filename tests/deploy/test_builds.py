@@ -10,10 +10,22 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import kubernetes_validate
 import pytest
+import yaml
 
 from support import needs
 from support.crd_schemas import SCHEMAS
-from support.kustomized import COMPONENTS, K8S, OVERLAYS, Built, Object, build, combinations, included
+from support.kustomized import (
+    COMPONENTS,
+    K8S,
+    OVERLAYS,
+    Built,
+    Object,
+    build,
+    combinations,
+    included,
+    plain_name,
+    quantity,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +35,7 @@ every_combination = pytest.mark.parametrize("built", list(combinations()), ids=s
 # The oldest with everything that is used (gRPC probes, how a budget treats unhealthy pods), and the newest there is.
 VERSIONS = ("1.27", "1.37")
 MADE_BY_USERS = {"redis-password"}
+OF_THE_CLUSTER = ("Namespace", "PriorityClass")
 
 
 @every_combination
@@ -136,7 +149,7 @@ def test_no_pod_may_do_more_than_the_restricted_standard_allows(built: Built) ->
 @every_combination
 def test_everything_is_in_one_namespace_and_secrets_are_never_written_down(built: Built) -> None:
     for each in built.objects:
-        assert each["kind"] == "Namespace" or each["metadata"]["namespace"] == "leco", each["metadata"]
+        assert each["kind"] in OF_THE_CLUSTER or each["metadata"]["namespace"] == "leco", each["metadata"]
     assert built.kinds("Secret") == []
     [password] = {
         volume["secret"]["secretName"]
@@ -145,6 +158,19 @@ def test_everything_is_in_one_namespace_and_secrets_are_never_written_down(built
         if volume["name"] == "redis-password"
     }
     assert password in MADE_BY_USERS
+
+
+@pytest.mark.parametrize("built", [each for each in combinations() if "tls" not in each.components], ids=str)
+def test_an_apply_waits_for_no_secret_that_somebody_has_to_make_first(built: Built) -> None:
+    for each in built.workloads():
+        for volume in each["spec"]["template"]["spec"]["volumes"]:
+            assert "secret" not in volume or volume["secret"]["optional"] is True
+
+
+@every_combination
+def test_a_pod_that_is_never_ready_is_replaced_when_its_manifest_is_corrected(built: Built) -> None:
+    for each in built.kinds("StatefulSet"):  # with OrderedReady Kubernetes waits for it to be ready first
+        assert each["spec"]["podManagementPolicy"] == "Parallel"
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -172,6 +198,58 @@ def test_the_example_has_every_component_and_the_users_own_registry_and_run() ->
     ours = [containers[name]["image"] for name in ("actor", "hashcount", "learner")]
     assert all(re.fullmatch(r"registry\.example\.com/leco-[a-z-]+:\d+\.\d+\.\d+", image) for image in ours), ours
     assert {"name": "LECO_LEARNER_RUN_DIR", "value": "/runs/second"} in containers["learner"]["env"]
+
+
+def test_the_example_says_for_every_image_where_it_is() -> None:
+    def images(objects: list[Object]) -> set[str]:
+        pods = [each["spec"]["template"]["spec"] for each in objects if "template" in each.get("spec", {})]
+        return {container["image"].partition(":")[0] for pod in pods for container in pod["containers"]}
+
+    listed = {each["name"] for each in yaml.safe_load((K8S / "example" / "kustomization.yaml").read_text())["images"]}
+    used = set().union(*(images(each.objects) for each in combinations()))
+    assert {"leco-actor", "leco-actor-dmlab", "leco-learner", "leco-learner-cuda", "leco-hashcount"} < used
+    assert used == listed
+    assert all("/" in each for each in images(build(K8S / "example")))
+
+
+@every_combination
+def test_actors_make_room_for_what_they_wait_for(built: Built) -> None:
+    values = {each["metadata"]["name"]: each["value"] for each in built.kinds("PriorityClass")}
+    found = {plain_name(each): values[built.pod(plain_name(each))["priorityClassName"]] for each in built.workloads()}
+    below = {"actor", "level-warm-up"}
+    assert max(found[each] for each in below & found.keys()) < min(found[each] for each in found.keys() - below)
+    # Nobody else's pods, which have 0 unless somebody gave them more, make room; and new nodes are made for actors too.
+    assert all(-10 <= value <= 0 for value in values.values())
+
+
+def requested(built: Built, *, jobs: bool = False) -> tuple[float, float]:
+    """CPUs and GiB that all pods ask for together, with or without those of jobs."""
+    cpu = memory = 0.0
+    for each in built.workloads():
+        count = each["spec"].get("parallelism", 1) if each["kind"] == "Job" else each["spec"]["replicas"]
+        if each["kind"] != "Job" or jobs:
+            asked = built.container(plain_name(each))["resources"]["requests"]
+            cpu += count * float(quantity(asked["cpu"]))
+            memory += count * float(quantity(asked["memory"])) / 2**30
+    return cpu, memory
+
+
+def test_minigrid_fits_on_a_node_of_4_processors_beside_the_cluster_itself() -> None:
+    cpu, memory = requested(Built("minigrid", ()))
+    assert cpu <= 4 - 0.95  # what kind's own pods ask for on a node that is the whole cluster
+    assert memory <= 6
+
+
+def test_the_readme_says_what_all_pods_ask_for_together() -> None:
+    said = re.findall(r"^\| ([\w ]+) \| ([\d.]+) \| ([\d.]+) \|$", (K8S / "README.md").read_text(), re.MULTILINE)
+    found = {
+        "minigrid": requested(Built("minigrid", ())),
+        "dmlab": requested(Built("dmlab", ())),
+        "dmlab while levels are compiled": requested(Built("dmlab", ()), jobs=True),
+    }
+    assert {name: (float(cpu), float(memory)) for name, cpu, memory in said} == {
+        name: pytest.approx(both) for name, both in found.items()
+    }
 
 
 @pytest.mark.parametrize("component", COMPONENTS)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
+import shutil
 import tomllib
 from collections import UserDict
 from typing import TYPE_CHECKING, Any
@@ -21,7 +23,7 @@ from services.actor.config import read_settings as read_actor
 from services.hashcount.config import read_settings as read_hashcount
 from services.learner.config import read_settings as read_learner
 from support import needs
-from support.kustomized import K8S, OVERLAYS, Built, Object, combinations, expanded
+from support.kustomized import K8S, OVERLAYS, Built, Object, build, combinations, expanded, quantity
 from support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -209,7 +211,7 @@ def test_the_learner_with_a_gpu_asks_for_one_and_uses_it(tmp_path: Path, monkeyp
         assert found.device == "cuda"
         assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
         assert container["image"].startswith("leco-learner-cuda:")
-        assert found.threads == int(container["resources"]["requests"]["cpu"])
+        assert found.threads == math.ceil(quantity(container["resources"]["requests"]["cpu"]))
 
 
 @every_combination
@@ -260,6 +262,42 @@ def test_the_warm_up_is_told_what_it_understands(tmp_path: Path, monkeypatch: py
     assert machine.levels == Machine.from_environment(built.variables("actor")).levels == 1000
     size = built.object("PersistentVolumeClaim", "levels")["spec"]["resources"]["requests"]["storage"]
     assert machine.cache_bytes < int(size.removesuffix("Gi")) * 2**30  # the cache cleans up before the volume is full
+
+
+def test_a_changed_warm_up_is_another_job_because_none_can_be_changed(tmp_path: Path) -> None:
+    def job(folder: Path) -> Object:
+        [found] = [each for each in build(folder) if each["kind"] == "Job"]
+        return found
+
+    def changed(file: str, old: str, new: str) -> Object:
+        path = tmp_path / "k8s" / file
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+        found = job(tmp_path / "k8s" / "dmlab")
+        path.write_text(text)
+        return found
+
+    shutil.copytree(K8S, tmp_path / "k8s", ignore=shutil.ignore_patterns("monitoring"))
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    images = "images: [{name: leco-actor-dmlab, newName: registry.example.com/leco-actor-dmlab}]"
+    (mine / "kustomization.yaml").write_text(f"resources: [../k8s/dmlab]\n{images}\n")
+    jobs = [
+        job(tmp_path / "k8s" / "dmlab"),
+        changed("dmlab/experiment.toml", "lasertag_three_opponents_small", "explore_goal_locations_small"),
+        changed("dmlab/dmlab.env", "LEVELS=1000", "LEVELS=2000"),
+        changed("dmlab/kustomization.yaml", "leco-actor-dmlab, newTag: ", "leco-actor-dmlab, newTag: 9."),
+        job(mine),
+    ]
+    assert len({each["metadata"]["name"] for each in jobs}) == len(jobs)
+    # What changes nothing in it leaves its name and its template as they are, and an apply has nothing to do.
+    for file, old, new in (
+        ("dmlab/actor.yaml", "replicas: 240", "replicas: 60"),
+        ("dmlab/kustomization.yaml", "leco-learner-cuda, newTag: ", "leco-learner-cuda, newTag: 9."),
+    ):
+        assert changed(file, old, new) == jobs[0]
+    assert jobs[-1]["spec"]["template"]["spec"]["containers"][0]["image"].startswith("registry.example.com/")
 
 
 @pytest.mark.parametrize("built", EVERYTHING, ids=str)

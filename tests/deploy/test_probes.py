@@ -72,7 +72,7 @@ def test_hashcount_is_ready_while_its_redis_answers_and_lives_without_it(
     with RedisServer() as store:
         # Whether the address of the manifest is right is tested with a Redis of the manifest (test_redis.py).
         pod = here(built, "hashcount", tmp_path, authority, LECO_HASHCOUNT_STORE=store.url)
-        pod.variables["LECO_HASHCOUNT_STORE_PASSWORD_FILE"] = ""
+        pod.variables["LECO_HASHCOUNT_STORE_OPTIONAL_PASSWORD_FILE"] = ""
         with pod:
             pod.until(lambda: kubelet(pod, "startup"))
             pod.until(lambda: kubelet(pod, "readiness"))
@@ -113,6 +113,21 @@ def test_learner_and_actor_are_well_and_find_each_other(built: Built, tmp_path: 
         assert actor.terminate() == 0
     [run] = (learner.folder / "runs").iterdir()
     assert list((run / "checkpoints").glob("*.safetensors"))
+
+
+def test_probes_that_start_an_interpreter_have_time_for_it() -> None:
+    for name in ("learner", "hashcount"):
+        for built in (CLEAR, TLS):
+            probes = {kind: built.container(name)[f"{kind}Probe"] for kind in ("startup", "readiness", "liveness")}
+            for probe in probes.values():
+                assert ("exec" in probe) == (built is TLS)
+                if "exec" in probe:
+                    assert probe["timeoutSeconds"] >= 30
+                    assert probe["periodSeconds"] >= 10
+            # What is busy is not restarted: only what has not answered for minutes is.
+            assert probes["startup"]["periodSeconds"] * probes["startup"]["failureThreshold"] >= 120
+            patience = probes["liveness"]["periodSeconds"] * probes["liveness"]["failureThreshold"]
+            assert patience >= (300 if built is TLS else 60)
 
 
 def test_with_tls_a_stranger_is_not_answered(tmp_path: Path, authority: trustme.CA) -> None:

@@ -12,13 +12,23 @@ from prometheus_client import CollectorRegistry
 
 from services.learner.metrics import LearnerMetrics
 from support import needs
-from support.kustomized import Built
+from support.kustomized import K8S, OVERLAYS, Built
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = needs.kustomize.mark
 LABELS = '{namespace="leco",job="learner"'
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_apply_says_nothing_of_how_many_actors_there_are(overlay: str) -> None:
+    before, after = (Built(overlay, chosen).object("Deployment", "actor")["spec"] for chosen in ((), ("autoscaling",)))
+    assert "replicas" not in after
+    assert after == {key: value for key, value in before.items() if key != "replicas"}
+    # Nor does the first one, where a number was applied before: kubectl takes away what its note of the last apply has.
+    text = (K8S / "README.md").read_text().partition("### autoscaling\n")[2].partition("\n### ")[0]
+    assert "kubectl -n leco annotate deployment actor kubectl.kubernetes.io/last-applied-configuration-\n" in text
 
 
 def query() -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import os
 import re
 import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +61,7 @@ class Built:
         return [each for each in self.objects if each["kind"] in kinds]
 
     def object(self, kind: str, name: str) -> Object:
-        [found] = [each for each in self.kinds(kind) if each["metadata"]["name"] == name]
+        [found] = [each for each in self.kinds(kind) if name in (each["metadata"]["name"], plain_name(each))]
         return found
 
     def workloads(self) -> list[Object]:
@@ -67,7 +69,7 @@ class Built:
 
     def pod(self, name: str) -> Object:
         """The pod's specification of a workload."""
-        [found] = [each for each in self.workloads() if each["metadata"]["name"] == name]
+        [found] = [each for each in self.workloads() if plain_name(each) == name]
         specification: Object = found["spec"]["template"]["spec"]
         return specification
 
@@ -85,6 +87,9 @@ class Built:
         for each in container.get("env", []):
             if "value" in each:
                 values[each["name"]] = expanded(each["value"], values)
+            elif "configMapKeyRef" in each["valueFrom"]:
+                source = each["valueFrom"]["configMapKeyRef"]
+                values[each["name"]] = self.object("ConfigMap", source["name"])["data"][source["key"]]
             else:
                 values[each["name"]] = from_pod(each["valueFrom"], container, f"{name}-0")
         return values
@@ -96,9 +101,28 @@ class Built:
         return data
 
 
+def plain_name(each: Object) -> str:
+    """The name of an object, for a job without the part that kustomize made of its ConfigMap's content."""
+    name = str(each["metadata"]["name"])
+    return re.sub(r"-[a-z0-9]{10}$", "", name) if each["kind"] == "Job" else name
+
+
 def expanded(text: str, values: Mapping[str, str]) -> str:
     """$(NAME) as the kubelet replaces it: by variables that stand before; what is not known stays as it is."""
     return re.sub(r"\$\((\w+)\)", lambda found: values.get(found[1], found[0]), text)
+
+
+def quantity(text: str) -> Fraction:
+    """An amount as Kubernetes writes it: 2, 500m, 16Gi."""
+    number, unit = re.fullmatch(r"([\d.]+)(m|Ki|Mi|Gi)?", str(text)).groups()  # type: ignore[union-attr]
+    scale = {
+        None: Fraction(1),
+        "m": Fraction(1, 1000),
+        "Ki": Fraction(2**10),
+        "Mi": Fraction(2**20),
+        "Gi": Fraction(2**30),
+    }
+    return Fraction(number) * scale[unit]
 
 
 def from_pod(source: Object, container: Object, pod: str) -> str:
@@ -110,7 +134,7 @@ def from_pod(source: Object, container: Object, pod: str) -> str:
     assert field["containerName"] == container["name"]
     kind, _, resource = field["resource"].partition(".")
     assert field["divisor"] == "1"
-    return str(int(container["resources"][kind][resource]))
+    return str(math.ceil(quantity(container["resources"][kind][resource])))  # as Kubernetes rounds
 
 
 def included(overlay: str) -> set[str]:

@@ -34,6 +34,7 @@ class Pod:
         names: Likewise, names of hosts.
         authority: Signs the certificates that cert-manager would make.
         variables: Instead of those of the manifest.
+        password: Whether somebody made the secret with the password of Redis.
     """
 
     def __init__(
@@ -46,12 +47,13 @@ class Pod:
         names: Mapping[str, str] | None = None,
         authority: trustme.CA,
         variables: Mapping[str, str] | None = None,
+        password: bool = True,
     ) -> None:
         self._built, self._name, self.folder = built, name, folder
         self._ports, self._names = dict(ports), dict(names or {})
         self.container = built.container(name)
         self._mounts = [each["mountPath"] for each in self.container["volumeMounts"]]
-        self._make_files(authority)
+        self._make_files(authority, password=password)
         found = built.variables(name) | dict(variables or {})
         inherited = {key: os.environ[key] for key in ("PATH", "HOME", "PYTHONPATH") if key in os.environ}
         self.variables = inherited | {key: self.here(value) for key, value in found.items()}
@@ -66,7 +68,7 @@ class Pod:
             text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", our_name, text)
         return text
 
-    def _make_files(self, authority: trustme.CA) -> None:
+    def _make_files(self, authority: trustme.CA, *, password: bool) -> None:
         volumes = {each["name"]: each for each in self._built.pod(self._name)["volumes"]}
         for mount in self.container["volumeMounts"]:
             inside, volume = self.folder / mount["mountPath"].removeprefix("/"), volumes.get(mount["name"], {})
@@ -75,7 +77,9 @@ class Pod:
                 for key, text in self._built.object("ConfigMap", volume["configMap"]["name"])["data"].items():
                     (inside / key).write_text(self.here(text))
             elif "secret" in volume and volume["secret"]["secretName"] == "redis-password":
-                (inside / "password").write_text(PASSWORD + "\n")
+                assert volume["secret"].get("optional") or password, "the pod would wait for the secret"
+                if password:
+                    (inside / "password").write_text(PASSWORD + "\n")
             elif "secret" in volume:
                 self._issue(inside, volume["secret"]["secretName"], authority)
 
@@ -140,10 +144,21 @@ class Pod:
         self.until(lambda: (self.probe(kind).returncode == 0) == passes)
 
 
-def redis_pod(built: Built, folder: Path, port: int, authority: trustme.CA, **variables: Any) -> Pod:
+def redis_pod(
+    built: Built, folder: Path, port: int, authority: trustme.CA, *, password: bool = True, **variables: Any
+) -> Pod:
     """The pod redis-0 on this port of loopback."""
     names = {"redis-0.redis": "localhost"}
-    pod = Pod(built, "redis", folder, ports={6379: port}, names=names, authority=authority, variables=variables)
+    pod = Pod(
+        built,
+        "redis",
+        folder,
+        ports={6379: port},
+        names=names,
+        authority=authority,
+        variables=variables,
+        password=password,
+    )
     config = folder / "etc" / "redis"
     (config / "redis.conf").write_text((config / "redis.conf").read_text().replace("bind * -::*", "bind 127.0.0.1"))
     # In a container redis-cli finds the server on its usual port.

@@ -1,7 +1,9 @@
 # Makes a cluster of the nodes in REDIS_PEERS (host:port ...), each second half of them a replica; does nothing if they are one.
 set -eu
-REDISCLI_AUTH=$(cat "$REDIS_PASSWORD_FILE")
-export REDISCLI_AUTH
+if [ -s "$REDIS_PASSWORD_FILE" ]; then
+  REDISCLI_AUTH=$(cat "$REDIS_PASSWORD_FILE")
+  export REDISCLI_AUTH
+fi
 
 flags=$(cat /etc/redis/cli-flags)
 

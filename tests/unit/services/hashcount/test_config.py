@@ -44,6 +44,7 @@ VALUES: dict[str, tuple[str, str, str, object, object]] = {
     "--log-format": ("json", "human", "log_format", "json", "human"),
     "--store": ("redis://a:1/2", "memory", "store", parse_address("redis://a:1/2"), None),
     "--store-password-file": ("first", "second", "store_password", "the first", "the second"),
+    "--store-optional-password-file": ("first", "second", "store_password", "the first", "the second"),
     "--store-connections": ("1", "1024", "store_connections", 1, 1024),
     "--ttl": ("90", "15m", "ttl", 90.0, 900.0),
     "--retry-window": ("1.5h", "10s", "retry_window", 5400.0, 10.0),
@@ -145,6 +146,8 @@ BAD = [
     ("--store-connections", "2.5", "must be a whole number from 1 to 1024, and not '2.5'"),
     ("--store-password-file", "missing", "missing is not a file that can be read"),
     ("--store-password-file", ".", ". is not a file that can be read"),
+    ("--store-optional-password-file", ".", ". is not a file that can be read"),
+    ("--store-optional-password-file", "first/password", "first/password cannot be read: Not a directory"),
     ("--tls-cert", "missing", "missing is not a file that can be read"),
     ("--tls-key", "missing", "missing is not a file that can be read"),
     ("--tls-client-ca", "missing", "missing is not a file that can be read"),
@@ -232,6 +235,28 @@ def test_where_the_password_for_redis_may_come_from(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("LECO_HASHCOUNT_STORE_PASSWORD", "in-variable")
     assert read_settings([]).store_password == "in-variable"
     assert read_settings(["--store-password-file", "first"]).store_password == "the first", "a flag wins"
+
+
+def test_a_secret_that_nobody_made_is_no_password(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LECO_HASHCOUNT_STORE", "redis://a:1")
+    monkeypatch.setenv("LECO_HASHCOUNT_STORE_OPTIONAL_PASSWORD_FILE", "secret/password")
+    Path("secret").mkdir()
+    settings = read_settings([])
+    assert settings.store_password is None
+    assert settings.store_is_open
+    Path("secret/password").write_text("made\n")
+    settings = read_settings([])
+    assert settings.store_password == "made"
+    assert not settings.store_is_open
+    Path("secret/password").write_text("\n")
+    assert "secret/password is empty" in refusal(capsys)
+    monkeypatch.setenv("LECO_HASHCOUNT_STORE_OPTIONAL_PASSWORD_FILE", "")
+    assert read_settings([]).store_is_open
+    assert not read_settings(["--store", "memory"]).store_is_open
+    monkeypatch.setenv("LECO_HASHCOUNT_STORE", "redis://:secret@a:1")
+    assert not read_settings([]).store_is_open
 
 
 def test_a_password_file_that_is_no_text_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
