@@ -42,7 +42,7 @@ lint: $(READY) proto-check ## ruff, mypy --strict, import rules, proto checks
 
 k8s-lint: .venv-checkov ## Security lint of the Kubernetes manifests; needs kubectl
 	@mkdir -p .k8s-lint
-	@for overlay in minigrid dmlab example; do kubectl kustomize deploy/k8s/$$overlay > .k8s-lint/$$overlay.yaml || exit 1; done
+	@for overlay in minigrid dmlab example copy; do kubectl kustomize deploy/k8s/$$overlay > .k8s-lint/$$overlay.yaml || exit 1; done
 	@.venv-checkov/bin/checkov --config-file deploy/k8s/checkov.yaml --directory .k8s-lint
 
 proto: $(READY) ## Generate leco/v1 from proto/

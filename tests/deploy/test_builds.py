@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -29,12 +30,14 @@ from support.kustomized import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = needs.kustomize.mark
 every_combination = pytest.mark.parametrize("built", list(combinations()), ids=str)
 # The oldest with everything that is used (gRPC probes, how a budget treats unhealthy pods), and the newest there is.
 VERSIONS = ("1.27", "1.37")
 MADE_BY_USERS = {"redis-password"}
+QUEUE = "kueue.x-k8s.io/queue-name"
 OF_THE_CLUSTER = ("Namespace", "PriorityClass")
 
 
@@ -210,6 +213,79 @@ def test_the_example_says_for_every_image_where_it_is() -> None:
     assert {"leco-actor", "leco-actor-dmlab", "leco-learner", "leco-learner-cuda", "leco-hashcount"} < used
     assert used == listed
     assert all("/" in each for each in images(build(K8S / "example")))
+
+
+def test_what_the_example_has_in_comments_works_when_it_is_none(tmp_path: Path) -> None:
+    text = (K8S / "example" / "kustomization.yaml").read_text()
+    folder = tmp_path / "k8s" / "mine"
+    shutil.copytree(K8S, tmp_path / "k8s")
+    shutil.copytree(K8S.parent / "observability", tmp_path / "observability")
+    folder.mkdir()
+    (folder / "kustomization.yaml").write_text(re.sub(r"^  #([- ] )", r"  \1", text, flags=re.MULTILINE))
+    objects = {(each["kind"], each["metadata"]["name"]): each for each in build(folder)}
+    for each in objects.values():
+        validate(json.dumps(each, sort_keys=True))
+        if each["kind"] == "ServiceAccount":
+            assert each["imagePullSecrets"] == [{"name": "registry"}]
+        if each["kind"] in ("Deployment", "StatefulSet"):
+            assert each["metadata"]["labels"][QUEUE] == "NAME"
+    learner = objects["StatefulSet", "learner"]["spec"]
+    assert learner["template"]["spec"]["runtimeClassName"] == "nvidia"
+    assert [each["key"] for each in learner["template"]["spec"]["tolerations"]] == ["nvidia.com/gpu", "sku"]
+    [claim] = learner["volumeClaimTemplates"]
+    assert claim["spec"]["storageClassName"] == "NAME"
+    assert claim["spec"]["resources"]["requests"]["storage"] == "100Gi"
+
+
+@every_combination
+def test_kueue_counts_every_pod_or_none(built: Built) -> None:
+    queues = {
+        each["metadata"]["labels"].get(QUEUE) for each in built.workloads() if each["metadata"]["name"] != "redis-setup"
+    }
+    assert queues == ({"leco"} if "kueue" in built.components else {None})
+
+
+def test_the_pod_that_copies_runs_mounts_the_learners_volume_and_keeps_to_the_standard() -> None:
+    [pod] = build(K8S / "copy")
+    validate(json.dumps(pod))
+    built = Built("minigrid", ())
+    learner = built.object("StatefulSet", "learner")["spec"]
+    [template] = learner["volumeClaimTemplates"]
+    [volume] = pod["spec"]["volumes"]
+    assert volume["persistentVolumeClaim"]["claimName"] == f"{template['metadata']['name']}-learner-0"
+    [container] = pod["spec"]["containers"]
+    assert container["volumeMounts"] == [
+        each for each in built.container("learner")["volumeMounts"] if each["name"] == template["metadata"]["name"]
+    ]
+    assert container["image"] == built.container("redis")["image"]
+    assert container["securityContext"] == built.container("learner")["securityContext"]
+    assert (
+        pod["spec"]["securityContext"] == built.pod("learner")["securityContext"]
+    )  # so that it may read what is there
+    assert pod["metadata"]["namespace"] == "leco"
+    # No Service, budget or policy takes it for one of the parts.
+    assert pod["metadata"]["labels"]["app.kubernetes.io/component"] not in {
+        plain_name(each) for each in built.workloads()
+    }
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_names_may_be_asked_for_wherever_a_cluster_answers_them(overlay: str) -> None:
+    asked: dict[str, set[int]] = {}
+    for rule in Built(overlay, ()).object("NetworkPolicy", "names")["spec"]["egress"]:
+        assert {each["protocol"] for each in rule["ports"]} == {"UDP", "TCP"}
+        for peer in rule["to"]:
+            labels = peer.get("namespaceSelector", {}).get("matchLabels", {})
+            where = labels.get("kubernetes.io/metadata.name") or peer["ipBlock"]["cidr"].removesuffix("/32")
+            asked[where] = {each["port"] for each in rule["ports"]}
+    assert asked == {
+        "kube-system": {53},
+        "169.254.20.10": {53},  # the cache on each node
+        "169.254.169.254": {53},  # GKE with Cloud DNS
+        "172.20.0.10": {53},  # EKS Auto Mode
+        "10.100.0.10": {53},
+        "openshift-dns": {5353},
+    }
 
 
 @every_combination

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 pytestmark = needs.kustomize.mark
 EVERYTHING = [Built(each, ("autoscaling", "monitoring", "redis-cluster", "tls")) for each in OVERLAYS]
-# These two change no pod; all combinations are built in test_builds.py.
-BESIDE = {"autoscaling", "monitoring"}
+# These change no pod; all combinations are built in test_builds.py.
+BESIDE = {"autoscaling", "kueue", "monitoring"}
 COMBINATIONS = [each for each in combinations() if not BESIDE & set(each.components)] + EVERYTHING
 every_combination = pytest.mark.parametrize("built", COMBINATIONS, ids=str)
 every_overlay = pytest.mark.parametrize("built", [Built(each, ()) for each in OVERLAYS], ids=str)
