@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from leco.config.experiment import ConfigError
 
@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOCK = ".lock"
+
+
+def take(file: IO[str] | int, refusal: str) -> None:
+    """Locks an open file or folder, until it is closed or the process ends.
+
+    Raises:
+        ConfigError: another process holds it; with this text.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(refusal) from None
 
 
 @contextlib.contextmanager
@@ -25,14 +37,13 @@ def locked(folder: Path) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise ConfigError(
-                f"{folder} is being trained in by another process ({file.read().strip() or 'unknown'}): wait until it ends, "
-                "or choose another folder (--run-dir)"
-            ) from None
+        file.seek(0)
+        holder = file.read().strip() or "unknown"
+        take(
+            file,
+            f"{folder} is being trained in by another process ({holder}): wait until it ends, or choose another folder "
+            "(--run-dir)",
+        )
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()

@@ -90,6 +90,7 @@ class Experiment:
     hash: HashConfig = field(default_factory=HashConfig)
 
 
+# Hashes of cells, and what each counts.
 _COUNTED = {Hash.OBJECTS: "objects", Hash.CELLS: "cells", Hash.VQ_CELLS: "codes of cells"}
 RESERVED_VERSIONS = 1000  # by which versions of parameters leap at every start of a learner
 _POSITIVE = (
@@ -214,13 +215,13 @@ def _check_hash(experiment: Experiment) -> None:
         raise ConfigError(f"hash.bits is {size.bits}, expected 1 to 2048: a code has at most 256 bytes")
     given = [name for name in ("size", "codebook_size", "dsc_levels", "bits") if getattr(size, name) is not None]
     unused = [name for name in given if method.hash is not Hash.VQ_CELLS or name != "codebook_size"]
-    if unused and method.hash in (Hash.EXACT, Hash.OBJECTS, Hash.CELLS, Hash.VQ_CELLS):
+    if unused and method.hash in (Hash.EXACT, *_COUNTED):
         raise ConfigError(
             f"hash.{unused[0]} is {getattr(size, unused[0])}, but the hash {method.hash.value} has no such size: leave it out, "
             "or choose another hash.kind"
         )
     kind = find_kind(find_task(experiment.task).observation_shape)
-    if method.hash in (Hash.OBJECTS, Hash.CELLS, Hash.VQ_CELLS) and not kind.has_cells:
+    if method.hash in _COUNTED and not kind.has_cells:
         countable = " and ".join(each.title for each in KINDS if each.has_cells)
         raise ConfigError(
             f"{experiment.task} shows {kind.title}, and {_COUNTED[method.hash]} are counted in {countable}: choose another "

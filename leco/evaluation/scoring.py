@@ -21,7 +21,7 @@ from leco.learning.rewards import BonusMoments, modulated, paid
 from leco.learning.state import Batch
 from leco.methods.novelty import NoveltyInput, compute_novelty
 from leco.methods.table import Modulation
-from leco.models.hash_function import make_hash_function
+from leco.models.hash_function import first_bytes, make_hash_function
 from leco.models.kinds.table import find_kind
 
 if TYPE_CHECKING:
@@ -49,11 +49,6 @@ class _Visits(NamedTuple):
 
     code_TLW: npt.NDArray[np.uint8]
     count_TL: npt.NDArray[np.uint32]
-
-    def first_bytes(self, which: slice) -> Tensor:
-        """What trajectories say of codes, [., L]."""
-        first_TL4 = np.ascontiguousarray(self.code_TLW[which, :, :4])
-        return torch.from_numpy(first_TL4.view("<u4")[..., 0].astype(np.int64))
 
 
 class EpisodeScorer:
@@ -89,7 +84,7 @@ class EpisodeScorer:
         self._hash = make_hash_function(method, find_kind(observation_shape), networks.intrinsic, hash_config)
         self._has_modulator = _has_all(state.intrinsic, networks.intrinsic)
         self._has_novelty = not method.bonus_needs_network or _has_all(state.novelty, networks.novelty)
-        if config.episodic_bonus == "information" and method.novelty == "count":
+        if method.remembers(config.episodic_bonus):
             self._has_novelty = "steps" in state.novelty_running
 
     @property
@@ -156,7 +151,7 @@ class EpisodeScorer:
             count_TB=count_TBL[..., 0],
             terminal_observation_FO=observation_TBO[-1] if last else observation_TBO[:0, 0],
             coarse_count_TBM=count_TBL[..., 1:] if coarse else None,
-            coarse_code_TBM=visits.first_bytes(led_to).unsqueeze(1)[..., 1:] if coarse else None,
+            coarse_code_TBM=_coarse_codes(visits.code_TLW[led_to]).unsqueeze(1) if coarse else None,
         )
 
     def _novelty(self, batch: Batch) -> Tensor:
@@ -184,6 +179,11 @@ class EpisodeScorer:
         told = r_ep_T if self._method.modulation is Modulation.REPLACING else None
         scores_NA = net.modulate(z_NF, batch.action_TB.flatten(), novelty_N=told)
         return modulated(scores_NA.unsqueeze(1), batch, self._config, self._state.trust).flatten()
+
+
+def _coarse_codes(code_TLW: npt.NDArray[np.uint8]) -> Tensor:
+    """What trajectories say of all codes but the finest, [T, L - 1]."""
+    return torch.from_numpy(first_bytes(code_TLW[:, 1:]).astype(np.int64))
 
 
 def _has_all(params: Params, net: nn.Module | None) -> bool:

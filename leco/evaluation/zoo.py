@@ -107,7 +107,7 @@ def read_entry(folder: Path) -> Entry:
 def absent(experiment: Experiment) -> str:
     """What an entry of this experiment cannot tell, in a sentence; empty if there is nothing."""
     method = method_of(experiment)
-    by_memory = method.novelty == "count" and experiment.training.episodic_bonus == "information"
+    by_memory = method.remembers(experiment.training.episodic_bonus)
     missing = {}
     if method.bonus_needs_network or by_memory:
         missing["r_ep"] = "what the run has seen" if by_memory else "the networks that measure novelty"

@@ -98,6 +98,10 @@ class Method:
         """Whether there is an r_ep."""
         return self.novelty != "none"
 
+    def remembers(self, episodic_bonus: str) -> bool:
+        """Whether r_ep depends on what the run has seen, with this `training.episodic_bonus`."""
+        return self.novelty == "count" and episodic_bonus == "information"
+
     @property
     def counts(self) -> bool:
         """Whether actors must have their observations counted."""

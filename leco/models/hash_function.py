@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
 from leco.algo.dedup import distinct
@@ -21,7 +22,6 @@ from leco.models.kinds.table import networks_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
     import numpy.typing as npt
     from torch import Tensor
 
@@ -67,6 +67,12 @@ class HashFunction(NamedTuple):
         with torch.inference_mode():
             unique = distinct(torch.from_numpy(observation_NO))
             return self.hash_(unique.observation_UO)[unique.index_N].numpy()
+
+
+def first_bytes(code_NW: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
+    """What a trajectory says of each code: its first four bytes, little-endian. Any shape [..., W] -> [...]."""
+    first: npt.NDArray[np.uint32] = np.ascontiguousarray(code_NW[..., :4]).view("<u4")[..., 0]
+    return first
 
 
 def make_hash_function(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import structlog
 
+from leco.models.hash_function import first_bytes
 from leco.rpc.hashcount_client import CodeBatch
 from leco.telemetry import tracing
 
@@ -132,7 +133,7 @@ class VisitCounter:
                 count_nL = result.counts.reshape(-1, self._hash.levels)[skipped:]
                 found.count_T[these] = count_nL[:, 0]
                 if found.coarse_count_TM is not None and found.coarse_code_TM is not None:
-                    first_nL = np.ascontiguousarray(batch.codes[:, :4]).view("<u4").reshape(-1, self._hash.levels)
+                    first_nL = first_bytes(batch.codes).reshape(-1, self._hash.levels)
                     found.coarse_count_TM[these], found.coarse_code_TM[these] = count_nL[:, 1:], first_nL[skipped:, 1:]
         if failed and self._strict:
             raise ValueError(

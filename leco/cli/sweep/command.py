@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import os
 import shlex
 import signal
@@ -12,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from leco.checkpoint.folder_lock import take
 from leco.cli.sweep.folder import Asked, check_folder
 from leco.cli.sweep.jobs import Job, Sweep, present_commit
 from leco.cli.sweep.plan import plan
@@ -113,12 +113,7 @@ def _alone(out: Path) -> Iterator[None]:
     """Two sweeps in one folder would train the same runs; the system takes the lock away when this process ends."""
     folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"another `leco sweep` works in {out}; wait for it, or choose another folder with --out"
-            ) from None
+        take(folder, f"another `leco sweep` works in {out}; wait for it, or choose another folder with --out")
         yield
     finally:
         os.close(folder)

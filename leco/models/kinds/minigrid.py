@@ -153,7 +153,7 @@ def cell_number(observation_NHWC: Tensor) -> Tensor:
 def cells_code(observation_NHWC: Tensor) -> Tensor:
     """`levels_code` of the cells as they are, of which all that are no objects count as one. uint8 [N, 2 x 16]."""
     number_NC = cell_number(observation_NHWC)
-    return levels_code(torch.where(_is_object(number_NC), number_NC + 1, 0), math.prod(CELL_VALUES) + 1)
+    return levels_code(torch.where(_is_object(number_NC), number_NC + 1, 0), _TOKENS + 1)
 
 
 def levels_code(code_NC: Tensor, codes: int) -> Tensor:
@@ -163,14 +163,20 @@ def levels_code(code_NC: Tensor, codes: int) -> Tensor:
 
     Returns uint8 [N, 2 x 16].
     """
-    hand_N, front_N = code_NC[:, _AGENT], code_NC[:, _AGENT - 1]
+    hand_N2, front_N2 = _two_bytes(code_NC[:, _AGENT]), _two_bytes(code_NC[:, _AGENT - 1])
+    in_view_NW = torch.cat([pack_bits(_in_view(code_NC, codes)), hand_N2], 1)
+    return torch.cat([digest(in_view_NW, 1), digest(torch.cat([hand_N2, front_N2], 1), 2)], 1)
+
+
+def _in_view(code_NC: Tensor, codes: int) -> Tensor:
+    """Which of `codes` numbers any cell has, the agent's own left out: bool [N, codes]."""
     others_NC = torch.cat([code_NC[:, :_AGENT], code_NC[:, _AGENT + 1 :]], 1)
-    seen_NK = torch.zeros(len(code_NC), codes, dtype=torch.bool, device=code_NC.device).scatter_(
-        1, others_NC, value=True
-    )
-    hand_N2, front_N2 = (torch.stack([each // 256, each % 256], 1).to(torch.uint8) for each in (hand_N, front_N))
-    in_view_NW, at_hand_N4 = torch.cat([pack_bits(seen_NK), hand_N2], 1), torch.cat([hand_N2, front_N2], 1)
-    return torch.cat([digest(in_view_NW, 1), digest(at_hand_N4, 2)], 1)
+    seen_NK = torch.zeros(len(code_NC), codes, dtype=torch.bool, device=code_NC.device)
+    return seen_NK.scatter_(1, others_NC, value=True)
+
+
+def _two_bytes(number_N: Tensor) -> Tensor:
+    return torch.stack([number_N // 256, number_N % 256], 1).to(torch.uint8)
 
 
 def _is_object(number_NC: Tensor) -> Tensor:
@@ -187,11 +193,6 @@ def objects_code(observation_NHWC: Tensor) -> Tensor:
     observation_NHWC  uint8 [N, 7, 7, 3]
     """
     token_NC = cell_number(observation_NHWC)
-    carried_N = token_NC[:, _AGENT]
-    is_object_NC = _is_object(token_NC)
-    is_object_NC[:, _AGENT] = False
     # One column more, for all that is no object.
-    seen_NP = torch.zeros(len(token_NC), _TOKENS + 1, dtype=torch.bool, device=token_NC.device)
-    seen_NP.scatter_(1, torch.where(is_object_NC, token_NC, _TOKENS), value=True)
-    carried_N2 = torch.stack([carried_N // 256, carried_N % 256], 1).to(torch.uint8)
-    return torch.cat([pack_bits(seen_NP[:, :_TOKENS]), carried_N2], 1)
+    seen_NP = _in_view(torch.where(_is_object(token_NC), token_NC, _TOKENS), _TOKENS + 1)
+    return torch.cat([pack_bits(seen_NP[:, :_TOKENS]), _two_bytes(token_NC[:, _AGENT])], 1)
