@@ -64,7 +64,9 @@ TASKS = (
     Task("MultiRoom-N7-S4-NoisyTV", 3e5, 3, 0.3e6, 45),
     Task("KeyCorridorS6R3", 1.3e6, 3, 2e6, 300),
     Task("ObstructedMaze-1Dlhb", 5e5, 5, 0.5e6),
-    Task("ObstructedMaze-1Q", 2.1e6, 3, 2e6, solvable=0.94),
+    Task("ObstructedMaze-1Q", 2.1e6, 3, 2e6, solvable=0.933),  # benchmarks/solvable.py
+    Task("ObstructedMaze-2Q", 4e6, 3, 4e6, solvable=0.966),
+    Task("ObstructedMaze-Full", 1e7, 1, 1e7),
 )
 
 

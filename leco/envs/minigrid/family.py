@@ -54,11 +54,11 @@ TASKS = (
     _minigrid("ObstructedMaze-1Dl", 288, "take the ball behind a locked door"),
     _minigrid("ObstructedMaze-1Dlh", 288, "the same with the key hidden in a box"),
     _minigrid("ObstructedMaze-1Dlhb", 288, "the same with a ball in front of the door"),
-    _minigrid("ObstructedMaze-1Q", 720, "one quarter of the full maze; 6 % of the levels cannot be solved"),
+    _minigrid("ObstructedMaze-1Q", 720, "one quarter of the full maze; 7 % of the levels cannot be solved"),
     _minigrid(
         "ObstructedMaze-2Q",
         1584,
-        "two quarters of the full maze, from the middle room",
+        "two quarters of the full maze, from the middle room; 3 % of the levels cannot be solved",
         task_id="MiniGrid-ObstructedMaze-2Q-Middle-v0",
     ),
     _minigrid("ObstructedMaze-Full", 3600, "nine rooms, keys in boxes, balls before locked doors; take the blue ball"),
