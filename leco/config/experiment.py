@@ -106,6 +106,7 @@ _NOT_NEGATIVE = (
 )
 _OPTIONAL = {
     "training.max_gradient_norm": "more than 0; leave it out for no limit",
+    "training.learning_rate_timescale": "at least 1 update; leave it out for a learning rate that stays",
     "training.modulator_learning_rate": "more than 0; leave it out for the intrinsic module's",
     "training.decoder_samples": "at least 1; leave it out to decode all",
     "training.clip_range": "more than 0; leave it out for the plain policy gradient",

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 # For 0.1 to 20 million frames on a few processors, where the paper has 200 million on two GPUs. A batch is learned
 # from in epochs of minibatches (PPO), by a policy a quarter as wide; actors wait for the update that their unrolls serve, so that
-# nothing is off policy. Rewards are scaled up so that the value is learned at all; an episode that its time limit cuts off goes
-# on in its value; a first visit is paid and no other, less the mean of that, so that going on is not worth more than the goal.
-# How each number was chosen is in docs/results. A kind of observation may have another one (leco/models/kinds/table.py), and a
-# method what is its own (leco/methods/table.py).
+# nothing is off policy. The learning rate falls with the updates, and all tasks have one discount. Rewards are scaled up so that
+# the value is learned at all; an episode that its time limit cuts off goes on in its value; a first visit is paid and no other,
+# less the mean of that, so that going on is not worth more than the goal. How each number was chosen is in docs/results. A kind of
+# observation may have another one (leco/models/kinds/table.py), and a method what is its own (leco/methods/table.py).
 LAPTOP = """\
 [actors]
 num_envs = 32
@@ -36,6 +36,7 @@ encoder = "one-hot"
 width = 64
 
 [training]
+gamma = 0.97
 epochs = 4
 minibatches = 8
 sequence_length = 32
@@ -43,6 +44,7 @@ clip_range = 0.2
 normalize_advantages = true
 max_gradient_norm = 5.0
 policy_learning_rate = 1e-3
+learning_rate_timescale = 100
 eps = 1e-5
 entropy_cost = 0.02
 vtrace_lambda = 0.9

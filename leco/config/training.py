@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -23,6 +24,8 @@ class TrainingConfig:
                 cannot foresee
     inner_loss  what the modulator is told that the policy descends: only the policy-gradient term, as published, or the
                 whole loss, for which the policy's real step serves
+    learning_rate_timescale   the policy's learning rate falls as 1 / sqrt(1 + updates / timescale), so that the noise of one
+                batch counts for less and less, however long the run is. None for one that stays
     modulator_learning_rate   None for that of the whole intrinsic module. An action's score is a sum over 512 units
                 whose weights Adam moves all at once, however rare the reward that moved them was
     novelty_learning_rate   of the networks that only a novelty needs: RND's predictor, RIDE's dynamics, AGAC's adversary;
@@ -61,6 +64,7 @@ class TrainingConfig:
     reward_scale: float = 1.0
     bootstrap_on_truncation: bool = False
     policy_learning_rate: float = 3e-4
+    learning_rate_timescale: int | None = None
     intrinsic_learning_rate: float = 3e-4
     modulator_learning_rate: float | None = None
     policy_betas: tuple[float, float] = (0.9, 0.999)
@@ -80,6 +84,13 @@ class TrainingConfig:
     normalize_bonus: bool = False
     penalty_on_revisits: bool = False
     earned_trust: bool = False
+
+    def after(self, updates: int) -> TrainingConfig:
+        """The numbers of the update that follows so many others."""
+        if self.learning_rate_timescale is None:
+            return self
+        falls = math.sqrt(1 + updates / self.learning_rate_timescale)
+        return replace(self, policy_learning_rate=self.policy_learning_rate / falls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,6 +57,7 @@ def update(
                       with it for a processor. At once if the method has no intrinsic module
     on_policy         called with the policy's new parameters as soon as they are known: actors need not wait for the rest
     """
+    config = config.after(state.updates)
     theta, reuse = leaves(state.policy), reuse_of(config, len(batch.action_TB))
     unique = distinct(batch.observation_TBO.flatten(0, 1))
     given = StepInput(networks, state, batch, method, config, theta, unique, reuse)

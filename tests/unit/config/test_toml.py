@@ -71,6 +71,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
             max_gradient_norm=draw(st.none() | rates),
             decoder_samples=draw(st.none() | counts),
             novelty_learning_rate=draw(rates),
+            learning_rate_timescale=draw(st.none() | st.integers(1, 10**6)),
             modulator_learning_rate=draw(st.none() | rates),
             agac_coef=draw(amounts),
             reward_shaping=draw(st.sampled_from(["none", "soft-asymmetric"])),
@@ -114,6 +115,7 @@ def test_every_value_is_written_also_those_that_are_defaults() -> None:
             else:
                 assert f"\n{field.name.rstrip('_')} = " in text, field.name
     training = [
+        "learning_rate_timescale",
         "modulator_learning_rate",
         "max_gradient_norm",
         "decoder_samples",
@@ -232,6 +234,7 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("learner.queue_capacity", 15, "expected at least learner.batch_size (16): a batch must fit in the queue"),
         ("training.inner_loss", "some", "expected one of 'policy-gradient', 'full'"),
         ("training.novelty_learning_rate", 0, "expected more than 0"),
+        ("training.learning_rate_timescale", 0, "expected at least 1 update; leave it out for a learning rate that stays"),
         ("training.modulator_learning_rate", 0, "expected more than 0; leave it out for the intrinsic module's"),
         ("training.agac_coef", -0.1, "expected 0 or more"),
         ("training.reward_shaping", "hard", "expected one of 'none', 'soft-asymmetric'"),
@@ -510,13 +513,11 @@ def test_the_paper_is_the_defaults_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_laptop_has_one_preset_for_every_task_of_minigrid(method: str) -> None:
-    """Nothing is chosen for a task but its discount, which is the paper's."""
+    """Nothing is chosen for a task."""
     first, *others = (parse("", {"task": task, "method": method, "preset": "laptop"}) for task in GRIDS)
     assert others
     for other in others:
-        assert other.training.gamma == TASKS[other.task].gamma
-        training = dataclasses.replace(other.training, gamma=first.training.gamma)
-        assert dataclasses.replace(other, task=first.task, training=training) == first
+        assert dataclasses.replace(other, task=first.task) == first
 
 
 def test_the_laptops_methods_differ_in_what_they_say_themselves_and_in_nothing_else() -> None:

@@ -182,6 +182,16 @@ def test_the_modulator_may_have_a_learning_rate_of_its_own() -> None:
         assert torch.equal(mean, slow.intrinsic_adam.exp_avg[name])
 
 
+def test_the_learning_rate_falls_with_the_updates() -> None:
+    """Without momentum Adam's steps are as long as its rate: 1 / sqrt(1 + 3 / 1) of it is half."""
+    nets, batch, method = networks(), make_batch(), find_method("no-int")
+    state = init(nets)._replace(updates=3)
+    stays, _ = update(nets, state, batch, method, paper_config())
+    falls, _ = update(nets, state, batch, method, paper_config(learning_rate_timescale=1))
+    for name, before in state.policy.items():
+        torch.testing.assert_close(falls.policy[name] - before, (stays.policy[name] - before) / 2, rtol=1e-6, atol=1e-12)
+
+
 def test_the_decoder_may_learn_from_a_sample() -> None:
     """On average over the turns, the sample's gradient is that of all; if all fit in, it is exactly that."""
     nets, batch, method = networks("vq-only"), make_batch(), find_method("vq-only")
