@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # from in epochs of minibatches (PPO), by a policy a quarter as wide; actors wait for the update that their unrolls serve, so that
 # nothing is off policy. The learning rate falls with the updates, and all tasks have one discount. Rewards are scaled up so that
 # the value is learned at all; an episode that its time limit cuts off goes on in its value; a first visit is paid and no other,
-# less the mean of that, so that going on is not worth more than the goal. How each number was chosen is in docs/results. A kind of
+# less the mean of that, so that going on is not worth more than the goal. How numbers were chosen is in docs/results. A kind of
 # observation may have another one (leco/models/kinds/table.py), and a method what is its own (leco/methods/table.py).
 LAPTOP = """\
 [actors]

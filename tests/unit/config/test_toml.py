@@ -234,7 +234,11 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("learner.queue_capacity", 15, "expected at least learner.batch_size (16): a batch must fit in the queue"),
         ("training.inner_loss", "some", "expected one of 'policy-gradient', 'full'"),
         ("training.novelty_learning_rate", 0, "expected more than 0"),
-        ("training.learning_rate_timescale", 0, "expected at least 1 update; leave it out for a learning rate that stays"),
+        (
+            "training.learning_rate_timescale",
+            0,
+            "expected at least 1 update; leave it out for a learning rate that stays",
+        ),
         ("training.modulator_learning_rate", 0, "expected more than 0; leave it out for the intrinsic module's"),
         ("training.agac_coef", -0.1, "expected 0 or more"),
         ("training.reward_shaping", "hard", "expected one of 'none', 'soft-asymmetric'"),

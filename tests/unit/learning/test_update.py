@@ -189,7 +189,9 @@ def test_the_learning_rate_falls_with_the_updates() -> None:
     stays, _ = update(nets, state, batch, method, paper_config())
     falls, _ = update(nets, state, batch, method, paper_config(learning_rate_timescale=1))
     for name, before in state.policy.items():
-        torch.testing.assert_close(falls.policy[name] - before, (stays.policy[name] - before) / 2, rtol=1e-6, atol=1e-12)
+        torch.testing.assert_close(
+            falls.policy[name] - before, (stays.policy[name] - before) / 2, rtol=1e-6, atol=1e-12
+        )
 
 
 def test_the_decoder_may_learn_from_a_sample() -> None:
