@@ -112,7 +112,7 @@ def _check_specification(message: learner_pb2.RunSpecification) -> None:
     if message.coarse_levels > MAX_COARSE_LEVELS:
         raise CodecError(f"coarse_levels is {message.coarse_levels}, expected at most {MAX_COARSE_LEVELS}")
     if not 0 <= message.reward_limit < math.inf:
-        raise CodecError(f"reward_limit is {message.reward_limit}, expected a number of at least 0, which is none")
+        raise CodecError(f"reward_limit is {message.reward_limit}, expected a finite number above 0, or 0 for no limit")
 
 
 def trajectory_to_message(trajectory: Trajectory, *, compression: Compression = "none") -> trajectory_pb2.Trajectory:

@@ -125,7 +125,9 @@ class TrajectoryQueue:
         self._outstanding = 0  # credits of all streams
         self._held = 0  # places of what was taken with `hold`
         self._turns = itertools.count()
-        self._remembered: dict[bytes, tuple[int, int]] = {}  # (last, matters_until) of closed streams, the longest gone first
+        self._remembered: dict[
+            bytes, tuple[int, int]
+        ] = {}  # (last, matters_until) of closed streams, the longest gone first
         metrics.queue_capacity.set(capacity)
 
     def open(self, incarnation: bytes) -> Stream:
@@ -135,7 +137,8 @@ class TrajectoryQueue:
         self._loop = asyncio.get_running_loop()
         if incarnation in self._streams:
             self.leave(self._streams[incarnation], TAKEN_OVER)
-        stream = Stream(incarnation, *self._remembered.pop(incarnation, (None, 0)), next(self._turns))
+        last, matters_until = self._remembered.pop(incarnation, (None, 0))
+        stream = Stream(incarnation, last, matters_until, next(self._turns))
         self._streams[incarnation] = stream
         self._grant()
         return stream
