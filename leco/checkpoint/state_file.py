@@ -76,7 +76,8 @@ def save(path: str | Path, state: TrainingState | ActingParams, metadata: Mappin
 def not_finite(state: TrainingState | ActingParams) -> str:
     """The path of a tensor that holds an infinity or a NaN, such as `policy_adam/exp_avg_sq/policy_head.bias`; or nothing."""
     floats = {p: x for p, x in _leaves(state, "") if isinstance(x, Tensor) and x.is_floating_point() and x.numel()}
-    if torch.nn.utils.get_total_norm(list(floats.values()), math.inf).isfinite():
+    # Much faster than isfinite() of everything, and the same: a NaN is the smallest and the largest of what it is among.
+    if torch.stack([end for x in floats.values() for end in x.aminmax()]).isfinite().all():
         return ""
     return next(path for path, x in floats.items() if not x.isfinite().all())
 

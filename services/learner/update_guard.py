@@ -52,5 +52,5 @@ def gradient_size(adam: AdamState, beta2: float) -> float:
     """The norm of recent gradients, as Adam remembers their squares; 0 before the first."""
     if adam.steps == 0 or not adam.exp_avg_sq:
         return 0.0
-    squares = torch.stack([square.sum(dtype=torch.float64) for square in adam.exp_avg_sq.values()]).sum()
+    squares = torch.stack([square.sum() for square in adam.exp_avg_sq.values()]).double().sum()
     return math.sqrt(float(squares) / (1 - beta2**adam.steps))
