@@ -11,6 +11,7 @@ Shapes use one legend:
 Values that hold arrays compare by identity, because "equal" has no single answer for them.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,7 @@ class TrajectorySpec:
     action_count       A
     core_state_shape   C...
     coarse_levels      M: how many coarser codes an observation has beside its own
+    reward_limit       the largest size of a reward, and of an episode's return
     """
 
     unroll_length: int
@@ -51,6 +53,7 @@ class TrajectorySpec:
     action_count: int
     core_state_shape: tuple[int, ...]
     coarse_levels: int = 0
+    reward_limit: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +95,8 @@ class Trajectory:
                                                 episode exactly if start[t+1]
     terminal_observation  uint8    [E, O...]    the true last observation of each episode that ended, in order
     action                int32    [T]          0 to A-1
-    reward                float32  [T]          the task's own reward for action[t]; finite
+    reward                float32  [T]          the task's own reward for action[t]; finite, and at
+                                                most the run's reward_limit in size
     behaviour_logits      float32  [T, A]       of the policy that acted, before softmax; finite
     core_state            float32  [C...]       the recurrent state before observation[0]; finite
     count                 uint32   [T]          how often the code of the observation that action[t] led to (the

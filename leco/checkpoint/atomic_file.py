@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import secrets
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Has an error of the system name the file, as that of a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def set_aside(path: Path) -> Path:
+    """Gives what cannot be used another name, for a person to look at, and returns it."""
+    aside = path.with_name(f"{path.name}.damaged-{secrets.token_hex(4)}")
+    return path.rename(aside)
 
 
 def atomic_write(path: Path, data: bytes) -> None:
@@ -17,7 +36,7 @@ def atomic_write(path: Path, data: bytes) -> None:
         left.unlink(missing_ok=True)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
-        with partial.open("xb") as file:
+        with naming(path), partial.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -73,6 +73,15 @@ def save(path: str | Path, state: TrainingState | ActingParams, metadata: Mappin
     atomic_write(Path(path), data)
 
 
+def not_finite(state: TrainingState | ActingParams) -> str:
+    """The path of a tensor that holds an infinity or a NaN, such as `policy_adam/exp_avg_sq/policy_head.bias`; or nothing."""
+    floats = {p: x for p, x in _leaves(state, "") if isinstance(x, Tensor) and x.is_floating_point() and x.numel()}
+    # Much faster than isfinite() of everything, and the same: a NaN is the smallest and the largest of what it is among.
+    if torch.stack([end for x in floats.values() for end in x.aminmax()]).isfinite().all():
+        return ""
+    return next(path for path, x in floats.items() if not x.isfinite().all())
+
+
 def load(path: str | Path, like: State) -> tuple[State, dict[str, MetadataValue]]:
     """A saved state, bit for bit, and its metadata.
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def trained_updates(folder: Path) -> int:
     """After how many updates the newest checkpoint of a run was saved; 0 if there is none."""
     saved = (folder / "checkpoints").glob("[0-9]*.safetensors")
-    return max((int(path.stem) for path in saved if path.stem.isdecimal()), default=0)
+    return max((int(path.stem) for path in saved if path.stem.isdecimal() and path.is_file()), default=0)
 
 
 def frames_of_update(experiment: Experiment) -> int:

@@ -28,6 +28,8 @@ class Task:
     max_steps      after this many actions an episode ends, solved or not
     scores         what random play and people score, where a score is only meaningful between the two
     solvable       whether it calls episodes solved; of the others there is only the return to look at
+    reward_limit   the largest size of a reward, and of an episode's return; the learner refuses larger ones. Be generous: it is
+                   there for what no honest actor sends
     reward_shaping what the learner makes of its rewards, where `training.reward_shaping` does not say
     action_names   for people; without them, actions are numbered
     """
@@ -42,6 +44,7 @@ class Task:
     max_steps: int
     scores: tuple[float, float] | None = None
     solvable: bool = True
+    reward_limit: float = 10_000.0
     reward_shaping: Literal["none", "soft-asymmetric"] = "none"
     action_names: tuple[str, ...] = ()
 

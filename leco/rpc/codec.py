@@ -64,6 +64,7 @@ def specification_to_message(specification: RunSpecification) -> learner_pb2.Run
         code_width=specification.code_width,
         configuration_toml=specification.configuration_toml,
         coarse_levels=trajectories.coarse_levels,
+        reward_limit=0 if math.isinf(trajectories.reward_limit) else trajectories.reward_limit,
     )
     _check_specification(message)
     return message
@@ -85,6 +86,7 @@ def specification_from_message(message: learner_pb2.RunSpecification) -> RunSpec
             action_count=message.action_count,
             core_state_shape=tuple(message.core_state_shape),
             coarse_levels=message.coarse_levels,
+            reward_limit=message.reward_limit or math.inf,
         ),
     )
 
@@ -109,6 +111,8 @@ def _check_specification(message: learner_pb2.RunSpecification) -> None:
         raise CodecError(f"code_width is {message.code_width}, expected at most {MAX_CODE_WIDTH}")
     if message.coarse_levels > MAX_COARSE_LEVELS:
         raise CodecError(f"coarse_levels is {message.coarse_levels}, expected at most {MAX_COARSE_LEVELS}")
+    if not 0 <= message.reward_limit < math.inf:
+        raise CodecError(f"reward_limit is {message.reward_limit}, expected a finite number above 0, or 0 for no limit")
 
 
 def trajectory_to_message(trajectory: Trajectory, *, compression: Compression = "none") -> trajectory_pb2.Trajectory:

@@ -32,7 +32,7 @@ def checked_tensors(message: trajectory_pb2.Trajectory, spec: TrajectorySpec) ->
     _check_tensor_specs(places, spec, counted=message.counted)
     tensors = unpack(places, message.tensors.payload)
     _check_tensor_values(tensors, spec)
-    _check_episodes(message.episodes, tensors)
+    _check_episodes(message.episodes, tensors, spec)
     _check_previous_step(message, spec, begins_episode=bool(tensors["start"][0]))
     return tensors
 
@@ -70,13 +70,24 @@ def _check_tensor_values(tensors: Mapping[str, npt.NDArray[Any]], spec: Trajecto
     """Every element in its range."""
     action = tensors["action"]
     _refuse("action", action, (action < 0) | (action >= spec.action_count), f"0 to {spec.action_count - 1}")
-    for name in ("reward", "behaviour_logits", "core_state"):
+    most, expected = _bound(spec)
+    _refuse("reward", tensors["reward"], ~(np.abs(tensors["reward"]) <= most), expected)
+    for name in ("behaviour_logits", "core_state"):
         _refuse(name, tensors[name], ~np.isfinite(tensors[name]), "a finite number")
     for name in tensors.keys() & {"count", "coarse_count"}:
         _refuse(name, tensors[name], tensors[name] < 1, "at least 1")
 
 
-def _check_episodes(episodes: Sequence[trajectory_pb2.EpisodeSummary], tensors: Mapping[str, npt.NDArray[Any]]) -> None:
+def _bound(spec: TrajectorySpec) -> tuple[float, str]:
+    """The largest size of a reward or a return, and what is expected of one, in words."""
+    if math.isinf(spec.reward_limit):
+        return float(np.finfo(np.float32).max), "a finite number"
+    return spec.reward_limit, f"-{spec.reward_limit:g} to {spec.reward_limit:g}, the run's reward_limit"
+
+
+def _check_episodes(
+    episodes: Sequence[trajectory_pb2.EpisodeSummary], tensors: Mapping[str, npt.NDArray[Any]], spec: TrajectorySpec
+) -> None:
     """`start` says how many episodes ended; everything else that knows E must agree."""
     ended = int(tensors["start"][1:].sum())
     rows = len(tensors["terminal_observation"])
@@ -84,9 +95,10 @@ def _check_episodes(episodes: Sequence[trajectory_pb2.EpisodeSummary], tensors: 
         raise CodecError(f"terminal_observation has {rows} rows, expected {ended}, the true elements of start[1:]")
     if len(episodes) != ended:
         raise CodecError(f"episodes has {len(episodes)} elements, expected {ended}, the true elements of start[1:]")
+    most, expected = _bound(spec)
     for index, episode in enumerate(episodes):
-        if not math.isfinite(episode.episode_return):
-            raise CodecError(f"episodes[{index}].episode_return is {episode.episode_return}, expected a finite number")
+        if not abs(episode.episode_return) <= most:
+            raise CodecError(f"episodes[{index}].episode_return is {episode.episode_return}, expected {expected}")
         if episode.length < 1:
             raise CodecError(f"episodes[{index}].length is 0, expected at least 1")
 
@@ -103,8 +115,9 @@ def _check_previous_step(message: trajectory_pb2.Trajectory, spec: TrajectorySpe
         raise CodecError(
             f"previous_action is {action}, expected 0 to {spec.action_count - 1} because start[0] is false"
         )
-    if not math.isfinite(reward):
-        raise CodecError(f"previous_reward is {reward}, expected a finite number")
+    most, expected = _bound(spec)
+    if not abs(reward) <= most:
+        raise CodecError(f"previous_reward is {reward}, expected {expected}")
 
 
 def _refuse(name: str, array: npt.NDArray[Any], wrong: npt.NDArray[np.bool_], expected: str) -> None:

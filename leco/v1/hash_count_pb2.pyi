@@ -173,7 +173,7 @@ class CountResponse(_message.Message):
     """One unsigned 32-bit little-endian integer for each code of the request, in the same order: how often this code
     was seen in its episode up to and including this occurrence, so at least 1. Zero where the episode was
     not counted (its status is neither COUNTED nor REPLAYED).
-    An episode may have at most 4,294,967,295 codes.
+    A count that would be more than 4,294,967,295 stays at that.
     """
     @_builtins.property
     def episodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpisodeResult]:

@@ -91,6 +91,7 @@ class RunSpecification(_message.Message):
     CODE_WIDTH_FIELD_NUMBER: _builtins.int
     CONFIGURATION_TOML_FIELD_NUMBER: _builtins.int
     COARSE_LEVELS_FIELD_NUMBER: _builtins.int
+    REWARD_LIMIT_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """The run's name: 1 to 64 of A-Z a-z 0-9 . _ -   The `run` of all counting."""
     task: _builtins.str
@@ -109,6 +110,10 @@ class RunSpecification(_message.Message):
     """The whole resolved configuration, as TOML: what the actor's networks, hash and environments are built from."""
     coarse_levels: _builtins.int
     """How many coarser codes an observation has beside its own (M); they are as wide, and counted beside it."""
+    reward_limit: _builtins.float
+    """The largest size that a reward or the return of an episode may have; a trajectory with a larger one is refused. 0, as in
+    every message from before this field was there: any finite number.
+    """
     @_builtins.property
     def observation_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The shape of one observation; O... in trajectory.proto."""
@@ -131,10 +136,11 @@ class RunSpecification(_message.Message):
         code_width: _builtins.int = ...,
         configuration_toml: _builtins.str = ...,
         coarse_levels: _builtins.int = ...,
+        reward_limit: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_count", b"action_count", "coarse_levels", b"coarse_levels", "code_width", b"code_width", "configuration_toml", b"configuration_toml", "core_state_shape", b"core_state_shape", "environments", b"environments", "method", b"method", "observation_shape", b"observation_shape", "run", b"run", "task", b"task", "unroll_length", b"unroll_length"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_count", b"action_count", "coarse_levels", b"coarse_levels", "code_width", b"code_width", "configuration_toml", b"configuration_toml", "core_state_shape", b"core_state_shape", "environments", b"environments", "method", b"method", "observation_shape", b"observation_shape", "reward_limit", b"reward_limit", "run", b"run", "task", b"task", "unroll_length", b"unroll_length"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

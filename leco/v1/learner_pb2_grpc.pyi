@@ -43,7 +43,8 @@ class LearnerServiceStub:
     Push: _grpc.StreamStreamMultiCallable[_learner_pb2.PushRequest, _learner_pb2.PushResponse]
     """Takes trajectories. The first message is a PushHello, every other one a Trajectory. A trajectory may be sent only
     against a credit. FAILED_PRECONDITION: the stream did not begin with a hello, credits were overdrawn, a number was skipped, or
-    the run is not this learner's. INVALID_ARGUMENT: a trajectory is malformed; the message names the field; it was not taken.
+    the run is not this learner's. INVALID_ARGUMENT: a trajectory is malformed, or a reward in it is larger than the run
+    allows; the message names the field; it was not taken.
     ALREADY_EXISTS: another stream of the same incarnation took over.
     """
     Parameters: _grpc.UnaryStreamMultiCallable[_learner_pb2.ParametersRequest, _learner_pb2.ParametersResponse]
@@ -67,7 +68,8 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     Push: _aio.StreamStreamMultiCallable[_learner_pb2.PushRequest, _learner_pb2.PushResponse]  # type: ignore[assignment]
     """Takes trajectories. The first message is a PushHello, every other one a Trajectory. A trajectory may be sent only
     against a credit. FAILED_PRECONDITION: the stream did not begin with a hello, credits were overdrawn, a number was skipped, or
-    the run is not this learner's. INVALID_ARGUMENT: a trajectory is malformed; the message names the field; it was not taken.
+    the run is not this learner's. INVALID_ARGUMENT: a trajectory is malformed, or a reward in it is larger than the run
+    allows; the message names the field; it was not taken.
     ALREADY_EXISTS: another stream of the same incarnation took over.
     """
     Parameters: _aio.UnaryStreamMultiCallable[_learner_pb2.ParametersRequest, _learner_pb2.ParametersResponse]  # type: ignore[assignment]
@@ -100,7 +102,8 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_learner_pb2.PushResponse], _abc.AsyncIterator[_learner_pb2.PushResponse]]:
         """Takes trajectories. The first message is a PushHello, every other one a Trajectory. A trajectory may be sent only
         against a credit. FAILED_PRECONDITION: the stream did not begin with a hello, credits were overdrawn, a number was skipped, or
-        the run is not this learner's. INVALID_ARGUMENT: a trajectory is malformed; the message names the field; it was not taken.
+        the run is not this learner's. INVALID_ARGUMENT: a trajectory is malformed, or a reward in it is larger than the run
+        allows; the message names the field; it was not taken.
         ALREADY_EXISTS: another stream of the same incarnation took over.
         """
 

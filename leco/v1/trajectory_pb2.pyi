@@ -29,15 +29,15 @@ class Trajectory(_message.Message):
     terminal_observation.
 
     The tensors, by name. O... is the task's observation shape, A the number of actions, E how many of the T actions ended an
-    episode. The run's specification gives T, O, A, M and the shape of
-    core_state.
+    episode. The run's specification gives T, O, A, M, reward_limit and the shape of core_state.
 
       observation           uint8    [T+1, O...]   s[0] to s[T]; the last one only bootstraps the value
       start                 bool     [T+1]         observation[t] is the first of its episode; so action[t] ended
                                                    an episode exactly if start[t+1] is true
       terminal_observation  uint8    [E, O...]     the true last observation of each episode that ended, in order
       action                int32    [T]           0 to A-1
-      reward                float32  [T]           the task's own reward for action[t]; finite
+      reward                float32  [T]           the task's own reward for action[t]; finite, and no larger than the
+                                                   run's reward_limit, whatever its sign
       behaviour_logits      float32  [T, A]        of the policy that acted, before softmax; finite
       core_state            float32  [...]         the recurrent state before observation[0]; finite
       count                 uint32   [T]           how often the code of the observation that action[t] led to (the terminal one at
@@ -69,7 +69,7 @@ class Trajectory(_message.Message):
     previous_action: _builtins.int
     """The action before action[0], or -1 if start[0] is true."""
     previous_reward: _builtins.float
-    """The reward before reward[0], or 0 if start[0] is true; finite."""
+    """The reward before reward[0], or 0 if start[0] is true; finite, and within reward_limit."""
     traceparent: _builtins.str
     """Where this unroll is in a trace: a traceparent as W3C's Trace Context has it, of version 00 (55 characters), or empty if the
     unroll is not traced. It changes nothing but what is traced.
@@ -113,7 +113,7 @@ class EpisodeSummary(_message.Message):
     SUCCESS_FIELD_NUMBER: _builtins.int
     DROPPED_FIELD_NUMBER: _builtins.int
     episode_return: _builtins.float
-    """The undiscounted sum of the task's own rewards; finite."""
+    """The undiscounted sum of the task's own rewards; finite, and within the run's reward_limit."""
     length: _builtins.int
     """The number of actions, at least 1, before any action repeat."""
     success: _builtins.bool

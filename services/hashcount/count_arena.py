@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+MOST = 2**32 - 1  # where counts stay
+
+
+def saturated(counts: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Counts as they are kept and sent: one that is too large for 32 bits stays at the largest, and does not begin anew."""
+    return np.minimum(counts, MOST).astype("<u4")
+
+
 class Visits:
     """How often each code of each table was visited, in one array. A table maps a code to its place here.
 
@@ -37,7 +45,7 @@ class Visits:
     def add(self, places: NDArray[np.uint32], times: NDArray[np.int64]) -> NDArray[np.uint32]:
         """Adds to the counts at these places, which are distinct but for 0; returns what they were before."""
         before = self._counts[places]
-        self._counts[places] = before + times
+        self._counts[places] = saturated(before + times)
         return before
 
     def release(self, places: Iterable[int]) -> None:

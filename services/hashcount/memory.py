@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from services.hashcount import store
-from services.hashcount.count_arena import Visits, code_bytes
+from services.hashcount.count_arena import Visits, code_bytes, saturated
 from services.hashcount.distinct import Distinct
 from services.hashcount.store import Batch, Outcome, Status
 
@@ -145,7 +145,7 @@ class MemoryStore:
                 places.extend(bytes(len(codes)))  # nobody's place
             outcomes.append(outcome)
         before = self._visits.add(np.frombuffer(places, np.uint32), distinct.times)
-        answers = (before[distinct.place_of] + distinct.occurrence).astype("<u4").tobytes()
+        answers = saturated(before[distinct.place_of] + distinct.occurrence).tobytes()
         which = iter(counted)
         complete: list[Outcome] = []
         begin = 0

@@ -15,6 +15,7 @@ import numpy as np
 import redis
 
 from services.hashcount import store
+from services.hashcount.count_arena import saturated
 from services.hashcount.distinct import Distinct
 from services.hashcount.store import Outcome, Status
 
@@ -84,7 +85,7 @@ class ScriptCalls:
         if text:
             answered = np.concatenate([np.arange(distinct.spans[i].start, distinct.spans[i].stop) for i in answers])
             before[answered] = np.fromstring(text, np.int64, sep=",")
-        return (before[distinct.place_of] + distinct.occurrence).astype("<u4").tobytes()
+        return saturated(before[distinct.place_of] + distinct.occurrence).tobytes()
 
     def _outcome(self, sequence: int, reply: bytes | Exception, counts: bytes) -> Outcome:
         if isinstance(reply, Exception):

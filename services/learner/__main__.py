@@ -29,6 +29,7 @@ from leco.telemetry.provenance import clock_zero
 from leco.telemetry.tracing import start_tracing
 from leco.types import RunSpecification, TrajectorySpec
 from leco.v1 import learner_pb2_grpc
+from services.learner.best_return import NONE, BestReturn
 from services.learner.checkpoints import Checkpoints
 from services.learner.config import LearnerSettings, read_settings
 from services.learner.metrics import LearnerMetrics
@@ -39,9 +40,11 @@ from services.learner.trainer import Trainer
 from services.learner.trajectory_queue import TrajectoryQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from leco.checkpoint.state_file import MetadataValue
     from leco.config.experiment import Experiment
+    from leco.envs.task import Task
 
 log = structlog.get_logger("leco.learner")
 
@@ -129,7 +132,7 @@ def build_learner(
     checkpoints = Checkpoints(settings.run_dir / "checkpoints", experiment.learner.keep_checkpoints)
     found = checkpoints.newest(init(networks))
     state, metadata = found if found is not None else (init(networks), {})
-    metrics_logger = MetricsLogger(settings.run_dir, state.updates, clock_zero=clock_zero())
+    metrics_logger = MetricsLogger(settings.run_dir, state.updates, before=metadata, clock_zero=clock_zero())
     episodes = EpisodeStats(metrics_logger.episodes)
     stack.callback(metrics_logger.close)
     queue = TrajectoryQueue(
@@ -141,9 +144,7 @@ def build_learner(
         on_episodes=episodes.add,
     )
     metrics.run(run_name(settings.run_dir), experiment.task, experiment.method)
-    specification = _specification(
-        experiment, networks, run_name(settings.run_dir), task.observation_shape, task.num_actions
-    )
+    specification = _specification(experiment, networks, run_name(settings.run_dir), task)
     servicer = LearnerServicer(specification, queue, metrics, software_version=version("leco"))
     trainer = Trainer(
         experiment,
@@ -156,9 +157,17 @@ def build_learner(
         episodes=episodes,
         metrics=metrics,
         device=device,
-        best=float(metadata.get("best_return", float("-inf"))),
+        best=_best(checkpoints, metadata, task),
     )
     return LearnerComponents(queue, servicer, trainer)
+
+
+def _best(checkpoints: Checkpoints, metadata: Mapping[str, MetadataValue], task: Task) -> BestReturn:
+    """The record of a run; it begins anew if its file was removed, or if it is none that the task can have."""
+    record = float(metadata.get("best_return", NONE))
+    if not checkpoints.best.exists() or record > task.reward_limit:
+        return BestReturn()
+    return BestReturn(record, float(metadata.get("confirmed_return", NONE)) if "last_version" in metadata else None)
 
 
 def _max_lag(experiment: Experiment) -> int:
@@ -167,10 +176,8 @@ def _max_lag(experiment: Experiment) -> int:
     return experiment.actors.num_envs // learner.batch_size - 1 if learner.deterministic else learner.max_policy_lag
 
 
-def _specification(
-    experiment: Experiment, networks: Networks, run: str, observation_shape: tuple[int, ...], num_actions: int
-) -> RunSpecification:
-    kind = find_kind(observation_shape)
+def _specification(experiment: Experiment, networks: Networks, run: str, task: Task) -> RunSpecification:
+    kind = find_kind(task.observation_shape)
     hash_function = make_hash_function(method_of(experiment), kind, networks.intrinsic, experiment.hash)
     core = networks.policy.initial_state(1)
     return RunSpecification(
@@ -182,10 +189,11 @@ def _specification(
         configuration_toml=to_toml(experiment),
         trajectories=TrajectorySpec(
             unroll_length=experiment.actors.unroll_length,
-            observation_shape=observation_shape,
-            action_count=num_actions,
+            observation_shape=task.observation_shape,
+            action_count=task.num_actions,
             core_state_shape=tuple(core[:, :, 0].shape),
             coarse_levels=0 if hash_function is None else hash_function.levels - 1,
+            reward_limit=task.reward_limit,
         ),
     )
 

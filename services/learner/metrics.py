@@ -79,6 +79,12 @@ class LearnerMetrics:
         )
         self.frames = Counter("leco_learner_frames", "Actions trained on.", registry=registry)
         self.updates = Counter("leco_learner_updates", "Training steps.", registry=registry)
+        self.updates_left_out = Counter(
+            "leco_learner_updates_left_out",
+            "Training steps whose result was not kept: a loss or the state was not finite, or gradients were absurd beside those "
+            "before them.",
+            registry=registry,
+        )
         self.time = TimeByActivity(
             "leco_learner_time_seconds_total",
             "What the trainer spent its time on: waiting for trajectories, updating, publishing parameters.",

@@ -7,18 +7,22 @@ import io
 import threading
 import time
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
 from torch.utils.tensorboard.writer import SummaryWriter
 
-from leco.checkpoint.atomic_file import atomic_write
+from leco.checkpoint.atomic_file import atomic_write, naming, set_aside
 from leco.report.metrics import RECENT_EPISODES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
+    from leco.checkpoint.state_file import MetadataValue
     from leco.types import EpisodeSummary
+
+log = structlog.get_logger("leco.learner")
 
 # In this order; a method's own statistics come after them, as they are first written.
 COLUMNS = (
@@ -77,6 +81,7 @@ class MetricsLogger:
     Args:
         folder: The run's.
         updates: How many updates the state has that training goes on from.
+        before: What its checkpoint says of `seconds` and `episodes`, for a file that was lost.
         clock_zero: When the run's clock stood at zero, as time.monotonic() counts; without it, the clock begins now, at what
             the last line from before has.
 
@@ -85,20 +90,25 @@ class MetricsLogger:
         last: The last line, as it is in the file; empty before the first.
     """
 
-    def __init__(self, folder: Path, updates: int, *, clock_zero: float | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        updates: int,
+        *,
+        before: Mapping[str, MetadataValue] | None = None,
+        clock_zero: float | None = None,
+    ) -> None:
         self._path = folder / "metrics.csv"
-        kept: list[dict[str, str]] = []
-        if self._path.exists():
-            with self._path.open(newline="") as file:
-                kept = [row for row in csv.DictReader(file) if _whole(row) and int(row["updates"]) <= updates]
+        kept = [row for row in _read(self._path) if int(row["updates"]) <= updates]
         self._columns = list(dict.fromkeys((*COLUMNS, *(kept[0] if kept else ()))))
-        before = float(kept[-1].get("seconds") or 0) if kept else 0.0
-        self._clock_zero = time.monotonic() - before if clock_zero is None else clock_zero
-        self.episodes = int(kept[-1].get("episodes") or 0) if kept else 0
         self.last: Mapping[str, str] = kept[-1] if kept else {}
+        known = self.last or before or {}
+        seconds = float(known.get("seconds") or 0)
+        self._clock_zero = time.monotonic() - seconds if clock_zero is None else clock_zero
+        self.episodes = int(known.get("episodes") or 0)
         self._begin(kept)
         self._board = SummaryWriter(
-            str(folder / "tensorboard"), purge_step=int(kept[-1].get("frames") or 0) + 1 if kept else 0
+            str(folder / "tensorboard"), purge_step=int(known.get("frames") or 0) + 1 if known else 0
         )
 
     @property
@@ -129,13 +139,15 @@ class MetricsLogger:
         told = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in line.items()}
         if new := [name for name in told if name not in self._columns]:
             self._add_columns(new)
-        self._writer.writerow(told)
-        self._file.flush()
+        with naming(self._path):
+            self._writer.writerow(told)
+            self._file.flush()
         self.last = told
-        for name, value in line.items():
-            if name not in ("frames", "updates"):
-                self._board.add_scalar(name, value, int(line["frames"]))
-        self._board.flush()
+        with naming(Path(self._board.log_dir)):
+            for name, value in line.items():
+                if name not in ("frames", "updates"):
+                    self._board.add_scalar(name, value, int(line["frames"]))
+            self._board.flush()
 
     def close(self) -> None:
         """Closes the files."""
@@ -143,6 +155,36 @@ class MetricsLogger:
         self._board.close()
 
 
+def _read(path: Path) -> list[dict[str, str]]:
+    """The whole lines of a file; what is no table is set aside, and the curves begin anew."""
+    if not path.exists():
+        return []
+    try:
+        rows = csv.DictReader(io.StringIO(path.read_bytes().decode(errors="replace"), newline=""))
+        if rows.fieldnames is None or "updates" in rows.fieldnames:
+            return [row for row in rows if _whole(row)]
+    except csv.Error:
+        pass
+    log.error("metrics.csv is damaged: the curves begin anew", path=str(path), set_aside=str(set_aside(path)))
+    return []
+
+
 def _whole(row: Mapping[str, str | None]) -> bool:
-    """Not cut off by a crash. It may have other columns than ours: an earlier version wrote it, or another method."""
-    return None not in row and None not in row.values() and str(row.get("updates", "")).isdigit()
+    """Not cut off by a crash, or damaged. It may have other columns than ours: an earlier version wrote it, or another method."""
+    return (
+        None not in row
+        and all(map(_is_number, row.values()))
+        and all((row.get(name) or "0").isdecimal() for name in ("frames", "episodes"))
+        and (row.get("updates") or "").isdecimal()
+    )
+
+
+def _is_number(text: str | None) -> bool:
+    """What a line has in a place: a number, or nothing."""
+    if not text:
+        return text is not None
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

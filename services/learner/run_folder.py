@@ -9,15 +9,18 @@ checkpoints/        see services.learner.checkpoints
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import platform
 import re
 import time
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from leco.checkpoint.atomic_file import atomic_write
+import structlog
+
+from leco.checkpoint.atomic_file import atomic_write, set_aside
 from leco.checkpoint.trained import frames_of_update, trained_updates
 from leco.config.experiment import ConfigError, Experiment
 from leco.config.toml import parse, to_toml
@@ -26,6 +29,8 @@ from leco.telemetry.provenance import hardware, typed_command
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+log = structlog.get_logger("leco.learner")
 
 ENDS = ("frames", "until")  # what may differ between the starts of a run
 PACKAGES = ("leco", "torch", "numpy", "grpcio", *(family.package for family in FAMILIES.values()))
@@ -40,7 +45,7 @@ def open_run(folder: Path, config: Path | None) -> Experiment:
     kept = folder / "config.toml"
     if config is None and not kept.exists():
         raise ConfigError(f"{folder} has no config.toml yet: give --config")
-    experiment = parse((config or kept).read_text())
+    experiment = _read(kept) if config is None else parse(config.read_text())
     check_same(folder, experiment)
     folder.mkdir(parents=True, exist_ok=True)
     atomic_write(kept, to_toml(experiment).encode())
@@ -57,7 +62,7 @@ def check_same(folder: Path, experiment: Experiment) -> None:
     kept = folder / "config.toml"
     if not kept.exists():
         return
-    now, then = _flat(experiment), _flat(parse(kept.read_text()))
+    now, then = _flat(experiment), _flat(_read(kept))
     changed = [f"{key} is {now[key]!r}, was {then[key]!r}" for key in now if now[key] != then[key] and key not in ENDS]
     if changed:
         raise ConfigError(
@@ -71,6 +76,16 @@ def check_same(folder: Path, experiment: Experiment) -> None:
             f"{folder} has trained {trained:,} frames already, and is to end after {experiment.frames:,}: give more (--frames), "
             "or choose another folder"
         )
+
+
+def _read(kept: Path) -> Experiment:
+    """The experiment in a run's config.toml."""
+    try:
+        return parse(kept.read_text())
+    except ValueError as error:  # also bytes that are no text
+        raise ConfigError(
+            f"{kept} cannot be read ({error}): put a copy of it there, or remove it and give the experiment again (--config)"
+        ) from error
 
 
 def _flat(experiment: Experiment) -> dict[str, object]:
@@ -88,12 +103,24 @@ def run_name(folder: Path) -> str:
 
 
 def _note_versions(path: Path) -> None:
-    starts = json.loads(path.read_text()) if path.exists() else []
+    starts = _starts(path)
     found = {name: _version(name) for name in PACKAGES}
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     made_by = {"started": now, "command": typed_command(), "python": platform.python_version(), **hardware()}
     starts.append(made_by | {"machine": platform.machine()} | found)
     atomic_write(path, (json.dumps(starts, indent=1) + "\n").encode())
+
+
+def _starts(path: Path) -> list[Any]:
+    """The starts that were noted before."""
+    if not path.exists():
+        return []
+    with contextlib.suppress(ValueError):
+        starts = json.loads(path.read_bytes())
+        if isinstance(starts, list):
+            return starts
+    log.error("versions.json is damaged: it begins anew", path=str(path), set_aside=str(set_aside(path)))
+    return []
 
 
 def _version(name: str) -> str | None:

@@ -9,6 +9,7 @@ import structlog
 
 from leco.checkpoint.milestones import milestone_updates
 from leco.checkpoint.snapshot import make_snapshot
+from leco.checkpoint.state_file import not_finite
 from leco.checkpoint.trained import frames_of_update
 from leco.config.experiment import method_of
 from leco.envs.registry import find_task
@@ -16,6 +17,8 @@ from leco.learning.update import update
 from leco.report.metrics import columns, when_reached
 from leco.telemetry import tracing
 from services.learner.batching import make_batch
+from services.learner.best_return import NONE
+from services.learner.update_guard import MOST_LEFT_OUT, DivergedError, objection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from leco.config.experiment import Experiment
     from leco.learning.state import Networks, Params, TrainingState
     from leco.types import ParameterSnapshot, Trajectory
+    from services.learner.best_return import BestReturn
     from services.learner.checkpoints import Checkpoints
     from services.learner.metrics import LearnerMetrics
     from services.learner.metrics_logger import EpisodeStats, MetricsLogger
@@ -64,7 +68,7 @@ class Trainer:
         episodes: EpisodeStats,
         metrics: LearnerMetrics,
         device: torch.device,
-        best: float = float("-inf"),
+        best: BestReturn,
     ) -> None:
         self._experiment, self._networks, self.state = experiment, networks, state
         self._queue, self._publish, self._checkpoints = queue, publish, checkpoints
@@ -78,6 +82,7 @@ class Trainer:
         self._milestones = milestone_updates(experiment)
         self._best = best
         self._lag = 0.0
+        self._left_out = 0  # updates, in a row
         self._recorded = (state.updates, time.monotonic())
         metrics.run_frames.set(self.frames)
         metrics.target_frames.set(experiment.frames)
@@ -95,6 +100,8 @@ class Trainer:
     def _publish_early(self, policy: Params) -> None:
         """Offers the next parameters before the update is done: what actors need of it, the policy, is."""
         after = self.state._replace(policy=policy, updates=self.state.updates + 1)
+        if not_finite(after):
+            return  # the update will be left out
         self._publish(make_snapshot(after, self._checkpoints.version(after.updates)))
         self._queue.free()
 
@@ -150,7 +157,7 @@ class Trainer:
         self._lag = newest - sum(each.parameters_version for each in trajectories) / len(trajectories)
         with self._metrics.time.spent("updating"), _traced(trajectories):
             batch = make_batch(trajectories, self._device, max_steps=self._max_steps)
-            self.state, stats = update(
+            after, stats = update(
                 self._networks,
                 self.state,
                 batch,
@@ -162,18 +169,42 @@ class Trainer:
                 when_hashed=_nothing if learner.synchronous else self._queue.free,
                 on_policy=self._publish_early if self._early else _nothing,
             )
+            kept = self._keep(after, stats)
+        early = self._early and kept
         with self._metrics.time.spent("publishing"):
-            if self.state.updates % learner.publish_every == 0 and not self._early:
+            if self.state.updates % learner.publish_every == 0 and not early:
                 self.publish()
-            if learner.synchronous and not self._early:
+            if learner.synchronous and not early:
                 self._queue.free()
         self._metrics.updates.inc()
         self._metrics.frames.inc(self._frames_of_update)
         self._metrics.run_frames.set(self.frames)
         if self.state.updates % learner.log_every == 0:
-            self._record(stats)
+            self._record(stats if kept else {})
             self._metrics.counts([each.count for each in trajectories if each.count is not None])
         return True
+
+    def _keep(self, after: TrainingState, stats: dict[str, float]) -> bool:
+        """Makes the state after an update the present one; or leaves the update out, if what it was made from has ruined it.
+
+        One that is left out counts as an update: turns, versions and frames go on as planned.
+        """
+        training = self._experiment.training
+        reason = objection(self.state, after, stats, (training.policy_betas[1], training.intrinsic_betas[1]))
+        if not reason:
+            self.state, self._left_out = after, 0
+            return True
+        self._left_out += 1
+        self._metrics.updates_left_out.inc()
+        log.error("an update was left out", updates=self.state.updates, reason=reason, in_a_row=self._left_out)
+        if self._left_out == MOST_LEFT_OUT:
+            raise DivergedError(
+                f"the last {MOST_LEFT_OUT} updates were all left out ({reason}); the state before them is kept. Look for an "
+                "actor that sends absurd trajectories; if there is none, training has diverged: begin anew with smaller "
+                "learning rates or rewards"
+            )
+        self.state = self.state._replace(updates=self.state.updates + 1)
+        return False
 
     def _record(self, stats: dict[str, float]) -> None:
         updates, since = self._recorded
@@ -198,22 +229,27 @@ class Trainer:
 
     def _save(self) -> None:
         mean = self._mean_return()
-        best = self._episodes.full and mean > self._best
-        if best:
-            self._best = mean
+        best = self._episodes.full and self._best.beaten(mean, self._episodes.total)
         begin = time.monotonic()
         self._checkpoints.save(self.state, self._metadata(mean), best=best)
         self._metrics.checkpoint_time.set_to_current_time()
         log.info("saved", updates=self.state.updates, seconds=round(time.monotonic() - begin, 3), best=best)
 
     def _mean_return(self) -> float:
-        return self._episodes.means().get("return", float("-inf"))
+        return self._episodes.means().get("return", NONE)
 
     def _metadata(self, mean: float) -> dict[str, MetadataValue]:
         """What a checkpoint says beside its state; `mean` is the return of the last episodes."""
-        seconds = self._metrics_logger.seconds
-        metadata: dict[str, MetadataValue] = {"frames": self.frames, "seconds": seconds, "method": self._method.name}
-        return metadata | {name: x for name, x in (("return", mean), ("best_return", self._best)) if x > float("-inf")}
+        metadata: dict[str, MetadataValue] = {
+            "frames": self.frames,
+            "seconds": self._metrics_logger.seconds,
+            "episodes": self._episodes.total,
+            "method": self._method.name,
+            # None above it is published before there is another checkpoint.
+            "last_version": self._checkpoints.version(self.state.updates + self._experiment.learner.checkpoint_every),
+        }
+        returns = {"return": mean, "best_return": self._best.record, "confirmed_return": self._best.confirmed}
+        return metadata | {name: x for name, x in returns.items() if x > NONE}
 
 
 def _nothing(*_: object) -> None:

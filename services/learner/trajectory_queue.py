@@ -5,7 +5,9 @@ is under a lock, everything else belongs to the event loop.
 
     places    waiting trajectories + outstanding credits never exceed `capacity`
     credits   a free place goes to the stream that holds the fewest credits, among equals to the one that waited longest
-    numbers   of each incarnation the highest one taken is known; one up to it is a duplicate, one beyond the next is refused
+    numbers   of each incarnation the highest one taken is known; one up to it is a duplicate, one beyond the next is refused. A
+              closed incarnation is forgotten when whatever it sent would be too old to be taken again: not before, so that
+              nothing trains twice, and for good, so that only what was taken in the last few versions takes memory
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import contextlib
 import heapq
 import itertools
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from leco.types import EpisodeSummary, Trajectory
     from services.learner.metrics import DropReason, LearnerMetrics
 
-# An incarnation is worth remembering while its actor may still come back; a number and 16 bytes are cheap.
-REMEMBERED_INCARNATIONS = 8192
 FAILED_PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
 CloseStatus = tuple[grpc.StatusCode, str]
 STOPPING: CloseStatus = (grpc.StatusCode.UNAVAILABLE, "the learner is stopping; connect again later")
@@ -44,6 +44,7 @@ class Stream:
 
     incarnation: bytes
     last: int | None  # the highest number taken of the incarnation; None if this learner has taken none
+    matters_until: int  # the newest version with which something of it, sent again, would be taken again; 0 for nothing
     turn: int  # when it was last granted a credit; a smaller number is longer ago
     credits: int = 0  # granted and not used yet
     open: bool = True  # whether it may still send
@@ -124,7 +125,9 @@ class TrajectoryQueue:
         self._outstanding = 0  # credits of all streams
         self._held = 0  # places of what was taken with `hold`
         self._turns = itertools.count()
-        self._remembered: OrderedDict[bytes, int] = OrderedDict()  # `last` of closed streams, the longest gone first
+        self._remembered: dict[
+            bytes, tuple[int, int]
+        ] = {}  # (last, matters_until) of closed streams, the longest gone first
         metrics.queue_capacity.set(capacity)
 
     def open(self, incarnation: bytes) -> Stream:
@@ -134,7 +137,8 @@ class TrajectoryQueue:
         self._loop = asyncio.get_running_loop()
         if incarnation in self._streams:
             self.leave(self._streams[incarnation], TAKEN_OVER)
-        stream = Stream(incarnation, self._remembered.pop(incarnation, None), next(self._turns))
+        last, matters_until = self._remembered.pop(incarnation, (None, 0))
+        stream = Stream(incarnation, last, matters_until, next(self._turns))
         self._streams[incarnation] = stream
         self._grant()
         return stream
@@ -149,6 +153,8 @@ class TrajectoryQueue:
         self._outstanding -= 1
         if reason := self._put(trajectory, stream.last):
             self._metrics.dropped(reason)
+        else:
+            stream.matters_until = max(stream.matters_until, trajectory.parameters_version + self._max_lag)
         stream.last = max(stream.last or 0, trajectory.number)
         stream.tell()
         self._grant()
@@ -182,11 +188,16 @@ class TrajectoryQueue:
         del self._streams[stream.incarnation]
         self._outstanding -= stream.credits
         stream.end(ending)
-        if stream.last is not None:
-            self._remembered[stream.incarnation] = stream.last
-            if len(self._remembered) > REMEMBERED_INCARNATIONS:
-                self._remembered.popitem(last=False)
+        self._remember(stream)
         self._grant()
+
+    def _remember(self, stream: Stream) -> None:
+        """Keeps what is known of a stream's incarnation, if it matters, and forgets the longest gone that matter no more."""
+        newest = self._newest
+        if stream.last is not None and stream.matters_until >= newest:
+            self._remembered[stream.incarnation] = (stream.last, stream.matters_until)
+        for incarnation in list(itertools.takewhile(lambda each: self._remembered[each][1] < newest, self._remembered)):
+            del self._remembered[incarnation]
 
     def drain(self) -> None:
         """Ends all streams, for good, after they were told what was taken. The trainer may go on with what waits."""

@@ -7,14 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+import redis
 
 from services.hashcount.store import Status
-from support.harness import RETRY_WINDOW, TTL, Answer, Batch
+from support.harness import RETRY_WINDOW, TTL, Answer, Batch, redis_counting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from support.harness import Counting
+    from support.redis_servers import RedisServer
 
 RUNS = itertools.count()
 
@@ -214,3 +216,15 @@ def test_of_many_duplicates_at_once_exactly_one_counts(run: Run) -> None:
         assert [a.counts for a in answers] == [[1, 1, 2]] * 32
         assert sorted(a.status for a in answers) == [Status.COUNTED] + [Status.REPLAYED] * 31
     assert run.send(1, "A", episode="e0") == counted(3)
+
+
+def test_a_count_of_redis_that_would_not_fit_stays_at_the_largest(redis_server: RedisServer) -> None:
+    with (
+        redis_counting(redis_server.url, redis_server.advance) as way,
+        redis.Redis.from_url(redis_server.url) as client,
+    ):
+        run = Run(way)
+        run.send(0, "A")
+        client.hset(f"leco1:{{{run.name}/e}}:t", "A", str(2**32 - 2))  # as after 4,294,967,294 visits
+        assert run.send(1, "AAA") == counted(*[2**32 - 1] * 3)
+        assert run.send(2, "AB") == counted(2**32 - 1, 1)

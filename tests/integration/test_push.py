@@ -61,7 +61,7 @@ RUN = RunSpecification(
     environments=2,
     code_width=5,
     configuration_toml="[task]\n",
-    trajectories=SPEC,
+    trajectories=replace(SPEC, reward_limit=100.0),
 )
 EPISODE = EpisodeSummary(0.5, 9, success=True)
 INCARNATION = bytes(range(16))
@@ -681,7 +681,12 @@ HOSTILE = {
     "a NaN": Hostile(
         [hello(), tensor_is("reward", NAN)],
         ARGUMENT,
-        "trajectory 1: reward[1] is nan, expected a finite number",
+        "trajectory 1: reward[1] is nan, expected -100 to 100, the run's reward_limit",
+    ),
+    "an absurd reward": Hostile(
+        [hello(), pushed(made(1)), pushed(replace(made(2), reward=np.array([0, 0, 1e12], np.float32)))],
+        ARGUMENT,
+        "trajectory 2: reward[2] is 999999995904.0, expected -100 to 100, the run's reward_limit",
     ),
     "no number": Hostile(
         [hello(), changed(lambda message: message.ClearField("number"))],
@@ -831,7 +836,8 @@ def test_a_malformed_trajectory_is_rejected_by_name(learner: Learner, client: Le
     assert client.drain(PATIENCE) == 0
     client.push(replace(made(2), reward=NAN))
     with pytest.raises(
-        Rejected, match=r"^INVALID_ARGUMENT: trajectory 2: reward\[1\] is nan, expected a finite number$"
+        Rejected,
+        match=r"^INVALID_ARGUMENT: trajectory 2: reward\[1\] is nan, expected -100 to 100, the run's reward_limit$",
     ):
         client.drain(PATIENCE)
     with pytest.raises(Rejected):

@@ -8,17 +8,26 @@ import re
 import signal
 import time
 from contextlib import ExitStack
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pytest
+
+from leco.checkpoint.state_file import not_finite
+from leco.rpc.channel import open_channel
+from leco.rpc.learner_client import SERVICE, LearnerClient, Rejected
+from leco.types import EpisodeSummary, Trajectory
 from support.redis_servers import RedisServer
 from support.service_process import ServiceProcess
-from support.training_services import SMALL, actor, learner, rows, until_updates, updates
-from support.waiting import until
+from support.training_services import SMALL, actor, learner, rows, state_of, until_updates, updates
+from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from leco.types import TrajectorySpec
     from support.training_services import TrainingProcess
 
 # Four, so that it practically never happens that all of them begin an episode with the same unroll.
@@ -170,3 +179,70 @@ def test_an_actor_waits_for_a_learner_that_is_slow_and_nothing_is_lost_or_traine
         found = service.metrics()
         assert found["leco_learner_policy_lag_versions_bucket 4.0"] == found["leco_learner_policy_lag_versions_count"]
         assert [int(row["updates"]) for row in rows(run)] == list(range(1, updates(service) + 1))
+
+
+def invented(spec: TrajectorySpec, played_with: int, *, reward: float = 0.0, episode_return: float = 0.0) -> Trajectory:
+    """What no environment gave: an episode that ends with the unroll."""
+    steps, shape = spec.unroll_length, spec.observation_shape
+    return Trajectory(
+        number=1,
+        parameters_version=played_with,
+        previous_action=-1,
+        previous_reward=0.0,
+        observation=np.zeros((steps + 1, *shape), np.uint8),
+        start=np.array([True, *[False] * (steps - 1), True]),
+        terminal_observation=np.zeros((1, *shape), np.uint8),
+        action=np.zeros(steps, np.int32),
+        reward=np.full(steps, reward, np.float32),
+        behaviour_logits=np.zeros((steps, spec.action_count), np.float32),
+        core_state=np.zeros(spec.core_state_shape, np.float32),
+        count=None,
+        episodes=(EpisodeSummary(episode_return, steps, success=True),),
+    )
+
+
+def test_absurd_rewards_and_returns_are_refused_and_training_goes_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with learner(run, method="no-int", frames=1_000_000_000) as service, actor(service.address) as one:
+        until_updates(service, 3)
+        for n, absurd in enumerate(({"reward": 1e12}, {"reward": -3e38}, {"episode_return": 3e38}), start=1):
+            with (
+                open_channel(service.address, service=SERVICE) as channel,
+                LearnerClient(
+                    channel, actor_name="hostile", software_version=version("leco"), max_unacknowledged=1
+                ) as client,
+            ):
+                specification, newest = client.join(give_up_after=PATIENCE)
+                client.push(invented(specification.trajectories, newest, **absurd))
+                with pytest.raises(
+                    Rejected, match=r"INVALID_ARGUMENT: trajectory 1: .* expected -10 to 10, the run's rew"
+                ):
+                    client.drain(PATIENCE)
+            until(lambda: service.metrics()["leco_learner_trajectories_refused_total"] == n)  # noqa: B023
+        until_updates(service, updates(service) + 5)
+        assert one.running
+        service.terminate()
+        assert service.wait() == 0
+    newest_state = state_of(run, int(max(path.stem for path in (run / "checkpoints").glob("[0-9]*.safetensors"))))
+    assert not_finite(newest_state) == ""
+
+
+def test_a_run_with_damaged_side_files_goes_on_with_versions_above_all_others(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with learner(run, method="no-int", frames=1_000_000_000) as service:
+        with actor(service.address):
+            until_updates(service, 12)
+        published = service.metrics()["leco_learner_parameters_version"]
+        service.kill()
+    (run / "checkpoints" / "versions").write_text(str(2**70))
+    (run / "versions.json").write_bytes(b"[{")
+    (run / "metrics.csv").write_bytes(b"\xff\x00")
+    (run / "checkpoints" / "000000999.safetensors").mkdir()
+    with learner(run, method="no-int", frames=1_000_000_000) as service, actor(service.address) as one:
+        assert service.until_logged("serving")["frames"] == 10 * 2 * UNROLL
+        assert service.metrics()["leco_learner_parameters_version"] > published
+        until_updates(service, 3)
+        assert one.running
+        named = "\n".join(line["event"] for line in service.logged() if line["level"] == "error")
+        for damaged in ("a folder", "versions is", "versions.json is", "metrics.csv is"):
+            assert damaged in named

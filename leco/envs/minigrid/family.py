@@ -31,6 +31,7 @@ def _minigrid(name: str, max_steps: int, description: str, *, task_id: str | Non
         num_actions=len(_ACTIONS),
         gamma=0.8 if "ObstructedMaze" in name else 0.99,  # the paper's: long mazes need one that looks less far
         max_steps=max_steps,
+        reward_limit=10.0,  # MiniGrid pays once, at most 1
         action_names=_ACTIONS,
     )
 

@@ -335,6 +335,37 @@ def test_coarser_codes_are_as_the_specification_says(change: Callable[[Message],
     assert str(caught.value) == text
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (element_is("reward", (4,), 8.5), "reward[4] is 8.5"),
+        (element_is("reward", (0,), -1e12), "reward[0] is -999999995904.0"),
+        (element_is("reward", (0,), float("nan")), "reward[0] is nan"),
+        (field_is(previous_reward=3e38), "previous_reward is 3.0000000"),
+        (
+            second_episode_is(trajectory_pb2.EpisodeSummary(episode_return=-9, length=1)),
+            "episodes[1].episode_return is -9.0",
+        ),
+    ],
+)
+def test_a_reward_or_return_beyond_the_limit_of_the_run_is_refused(
+    change: Callable[[Message], Any], named: str
+) -> None:
+    message = trajectory_to_message(two_ends())
+    change(message)
+    with pytest.raises(CodecError) as caught:
+        trajectory_from_message(message, replace(SPEC, reward_limit=8.0))
+    assert str(caught.value).startswith(named)
+    assert str(caught.value).endswith("expected -8 to 8, the run's reward_limit")
+
+
+def test_a_reward_at_the_limit_of_the_run_is_taken() -> None:
+    message = trajectory_to_message(two_ends())
+    for change in (element_is("reward", (4,), -8.0), field_is(previous_reward=8.0)):
+        change(message)
+    assert trajectory_from_message(message, replace(SPEC, reward_limit=8.0)).reward[4] == -8
+
+
 def test_a_scalar_core_state_is_named_without_an_index() -> None:
     spec = replace(SPEC, core_state_shape=())
     message = trajectory_to_message(make_trajectory(spec, [True] + [False] * 5))
@@ -712,6 +743,7 @@ def specification(**changes: Any) -> RunSpecification:
     [
         specification(),
         specification(code_width=0, configuration_toml=""),
+        specification(trajectories=replace(SPEC, reward_limit=0.1)),
         specification(
             run="x" * 64,
             code_width=256,
@@ -744,6 +776,8 @@ MALFORMED_SPECIFICATIONS: list[tuple[dict[str, Any], str]] = [
     ({"core_state_shape": [1] * 9}, "core_state_shape has 9 axes, expected at most 8"),
     ({"code_width": 257}, "code_width is 257, expected at most 256"),
     ({"coarse_levels": 9}, "coarse_levels is 9, expected at most 8"),
+    ({"reward_limit": -1.0}, "reward_limit is -1.0, expected a finite number above 0, or 0 for no limit"),
+    ({"reward_limit": float("nan")}, "reward_limit is nan, expected a finite number above 0, or 0 for no limit"),
 ]
 
 

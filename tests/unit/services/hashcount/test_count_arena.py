@@ -25,6 +25,14 @@ def test_counts_go_on_until_they_are_released() -> None:
     assert add(visits, [3, 7, 9], [0, 0, 0]) == [0, 0, 1]
 
 
+def test_a_count_stays_at_the_largest() -> None:
+    visits = Visits()
+    visits.grow()
+    add(visits, [3, 4], [2**32 - 3, 2**32 - 1])
+    assert add(visits, [3, 4], [65_535, 1]) == [2**32 - 3, 2**32 - 1]
+    assert add(visits, [3, 4], [2, 2]) == [2**32 - 1, 2**32 - 1]
+
+
 def test_growing_keeps_counts_and_makes_new_places_but_never_place_0() -> None:
     visits = Visits()
     visits.grow()

@@ -114,3 +114,12 @@ def test_everything_is_given_back() -> None:
         assert asyncio.run(store.live_episodes()) == 10
         assert store.used_bytes > used[-1] + 10 * 500 * 9
     assert used[1] == used[2]  # the first round made places for counts, which are kept for the next
+
+
+def test_a_count_that_would_not_fit_stays_at_the_largest(store: MemoryStore) -> None:
+    send(store, 9, Batch("e", 0, codes(0, 1, 9), final=False))
+    store._visits._counts[:] = 2**32 - 2  # as after 4,294,967,294 visits
+    [outcome] = send(store, 9, Batch("e", 1, codes(0, 1, 9) * 3, final=False))
+    assert outcome.counts == (2**32 - 1).to_bytes(4, "little") * 3
+    [outcome] = send(store, 9, Batch("e", 2, codes(0, 1, 9), final=False))
+    assert outcome.counts == (2**32 - 1).to_bytes(4, "little")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import time
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from services.learner.metrics_logger import COLUMNS, EpisodeStats, MetricsLogger
 from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 
@@ -25,9 +26,13 @@ def line(updates: int) -> dict[str, float]:
 
 def record(folder: Path, resumed: int, updates: Sequence[int]) -> None:
     metrics_logger = MetricsLogger(folder, resumed)
+    record_all(metrics_logger, updates)
+    metrics_logger.close()
+
+
+def record_all(metrics_logger: MetricsLogger, updates: Iterable[int]) -> None:
     for each in updates:
         metrics_logger.write(line(each))
-    metrics_logger.close()
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
@@ -170,3 +175,49 @@ def test_means_are_over_the_last_hundred_episodes() -> None:
     episodes.add(2, [EpisodeSummary(0.25, 4, success=False)])
     assert episodes.means() == {"return": 0.25, "success": 0, "length": 4}
     assert episodes.total == 102
+
+
+BEFORE = {"seconds": 77.5, "episodes": 140, "frames": 20_000}  # what a checkpoint says
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"\x00\xff\x01", b"no,table\n1,2\n", b"updates," + b"x" * 200_000], ids=["bytes", "text", "long"]
+)
+def test_a_file_that_is_no_table_is_set_aside_and_the_checkpoint_says_the_rest(tmp_path: Path, damaged: bytes) -> None:
+    (tmp_path / "metrics.csv").write_bytes(damaged)
+    metrics_logger = MetricsLogger(tmp_path, 20, before=BEFORE)
+    assert (metrics_logger.episodes, metrics_logger.last) == (140, {})
+    assert 77.5 <= metrics_logger.seconds < 77.5 + PATIENCE
+    metrics_logger.write(line(21))
+    metrics_logger.close()
+    assert told(tmp_path) == [21]
+    [aside] = tmp_path.glob("metrics.csv.damaged-*")
+    assert aside.read_bytes() == damaged
+
+
+def test_a_lost_file_begins_with_what_the_checkpoint_says(tmp_path: Path) -> None:
+    metrics_logger = MetricsLogger(tmp_path, 20, before=BEFORE)
+    assert metrics_logger.episodes == 140
+    assert metrics_logger.seconds >= 77.5
+    metrics_logger.close()
+
+
+@pytest.mark.parametrize("place", [b"20000", b"0.333333", b"140"])
+def test_damaged_lines_are_taken_out_and_the_others_stay(tmp_path: Path, place: bytes) -> None:
+    record(tmp_path, 0, [1, 20, 30])
+    text = (tmp_path / "metrics.csv").read_bytes()
+    (tmp_path / "metrics.csv").write_bytes(text.replace(place, b"\xff" + place[1:], 1))
+    record(tmp_path, 30, [40])
+    assert told(tmp_path) in ([1, 30, 40], [20, 30, 40])
+
+
+def test_a_full_disk_is_named(small_disk: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (small_disk / "tensorboard").symlink_to(tmp_path / "elsewhere")
+    metrics_logger = MetricsLogger(small_disk, 0)
+    with contextlib.suppress(OSError):
+        (small_disk / "ballast").write_bytes(bytes(100_000))
+    with pytest.raises(OSError, match=rf"No space left on device: '{small_disk / 'metrics.csv'}'"):
+        record_all(metrics_logger, range(1, 1000))
+    (small_disk / "ballast").unlink()
+    metrics_logger.close()

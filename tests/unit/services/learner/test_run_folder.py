@@ -111,9 +111,37 @@ def test_a_run_does_not_end_before_what_it_has_trained(tmp_path: Path) -> None:
     experiment = open_run(run, config(tmp_path, frames=10_000, learner__checkpoint_every=2))
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "000000026.safetensors").touch()  # 26 updates of 4 x 96 frames: 9,984
+    (run / "checkpoints" / "000000999.safetensors").mkdir()  # a folder is no checkpoint
     check_same(run, experiment)
     for fewer in (9_984, 9_300):
         open_run(run, config(tmp_path, frames=fewer, learner__checkpoint_every=2))
     with pytest.raises(ConfigError, match=r"has trained 9,984 frames already, and is to end after 9,000: give more"):
         open_run(run, config(tmp_path, frames=9_000, learner__checkpoint_every=2))
     assert parse((run / "config.toml").read_text()).frames == 9_300, "what is refused changes nothing"
+
+
+@pytest.mark.parametrize("damaged", [b"task = ", b"\xff\xfe", b"", b"task = 'Empty-5x5'\nframes = 'many'"])
+def test_a_damaged_experiment_is_named_with_what_to_do(tmp_path: Path, damaged: bytes) -> None:
+    run = tmp_path / "run"
+    open_run(run, config(tmp_path))
+    (run / "config.toml").write_bytes(damaged)
+    for given in (None, config(tmp_path)):
+        with pytest.raises(ConfigError) as caught:
+            open_run(run, given)
+        assert str(caught.value).startswith(f"{run / 'config.toml'} cannot be read (")
+        assert str(caught.value).endswith(
+            "): put a copy of it there, or remove it and give the experiment again (--config)"
+        )
+    (run / "config.toml").unlink()
+    open_run(run, config(tmp_path))
+
+
+@pytest.mark.parametrize("damaged", [b"[{", b"\xff", b"", b"7"])
+def test_damaged_versions_are_set_aside(tmp_path: Path, damaged: bytes) -> None:
+    run = tmp_path / "run"
+    open_run(run, config(tmp_path))
+    (run / "versions.json").write_bytes(damaged)
+    open_run(run, None)
+    assert len(json.loads((run / "versions.json").read_text())) == 1
+    [aside] = run.glob("versions.json.damaged-*")
+    assert aside.read_bytes() == damaged

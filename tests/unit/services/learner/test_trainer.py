@@ -2,45 +2,57 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from prometheus_client import CollectorRegistry
 
 from leco.checkpoint.milestones import find_milestones
-from leco.checkpoint.state_file import load
+from leco.checkpoint.state_file import load, not_finite
 from leco.config.experiment import ConfigError, Experiment
 from leco.config.toml import parse
 from leco.learning.state import init
 from leco.types import EpisodeSummary
+from services.learner import trainer as module
+from services.learner.best_return import BestReturn
 from services.learner.checkpoints import Checkpoints
 from services.learner.metrics import LearnerMetrics
 from services.learner.metrics_logger import EpisodeStats, MetricsLogger
 from services.learner.trainer import Trainer
+from services.learner.update_guard import DivergedError
 from support.learner_parts import T, networks, trajectory
 from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from leco.learning.state import TrainingState
     from leco.types import ParameterSnapshot, Trajectory
 
 BATCH = 2
 
 
 class Trajectories:
-    """Stands for the queue: so many batches, and then no more."""
+    """Stands for the queue: so many batches, and then no more. In some of them a reward is absurd."""
 
-    def __init__(self, batches: int) -> None:
-        self.left, self.waiting, self.number, self.held = batches, 0, 0, False
+    def __init__(self, batches: int, *, after: int = 0, absurd: dict[int, float] | None = None) -> None:
+        self.left, self.waiting, self.number, self.held = batches, 0, after * BATCH, False
+        self.absurd = absurd or {}
 
     def take(self, count: int, *, hold: bool = False) -> list[Trajectory] | None:
         assert not hold or not self.held, "what was taken before was never freed"
         self.held = hold
         self.left -= 1
         self.number += count
-        return None if self.left < 0 else [trajectory(self.number - i, version=1) for i in range(count)]
+        if self.left < 0:
+            return None
+        taken = [trajectory(self.number - i, version=1) for i in range(count)]
+        if (reward := self.absurd.get(self.number // count)) is not None:
+            taken[0] = replace(taken[0], reward=np.full(T, reward, np.float32))
+        return taken
 
     def free(self) -> None:
         self.held = False
@@ -48,7 +60,15 @@ class Trajectories:
 
 class Case:
     def __init__(
-        self, folder: Path, batches: int, *, updates: int = 0, best: float = float("-inf"), **changes: Any
+        self,
+        folder: Path,
+        batches: int,
+        *,
+        updates: int = 0,
+        best: float = float("-inf"),
+        state: TrainingState | None = None,
+        absurd: dict[int, float] | None = None,
+        **changes: Any,
     ) -> None:
         folder.mkdir(exist_ok=True)
         self.folder, self.registry = folder, CollectorRegistry()
@@ -66,15 +86,15 @@ class Case:
         self.trainer = Trainer(
             self.experiment,
             networks(),
-            init(networks())._replace(updates=updates),
-            queue=Trajectories(batches),  # type: ignore[arg-type]
+            state or init(networks())._replace(updates=updates),
+            queue=Trajectories(batches, after=state.updates if state else 0, absurd=absurd),  # type: ignore[arg-type]
             publish=self.published.append,
             checkpoints=Checkpoints(folder / "checkpoints", 100),
             metrics_logger=self.metrics_logger,
             episodes=self.episodes,
             metrics=LearnerMetrics(self.registry),
             device=torch.device("cpu"),
-            best=best,
+            best=BestReturn(best),
         )
 
     def run(self) -> bool:
@@ -128,7 +148,11 @@ def test_a_failing_update_still_saves_what_was_trained(tmp_path: Path) -> None:
 
 
 def test_a_deterministic_run_ends_at_a_checkpoint_and_saves_nowhere_else(tmp_path: Path) -> None:
-    changes = {"frames": BATCH * T * 4 + 1, "learner__checkpoint_every": 3, "learner__deterministic": True}
+    changes: dict[str, Any] = {
+        "frames": BATCH * T * 4 + 1,
+        "learner__checkpoint_every": 3,
+        "learner__deterministic": True,
+    }
     case = Case(tmp_path / "whole", 99, **changes)
     assert case.run()
     assert case.saved == [3, 6]
@@ -273,3 +297,84 @@ def test_training_that_failed_has_not_ended_by_itself(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="closed file"):
         case.run()
     assert case.trainer.ending == "training failed"
+
+
+# What would ruin the state.
+
+
+def same(one: TrainingState, other: TrainingState) -> bool:
+    """Whether policies and what Adam remembers of them are equal, bit for bit."""
+    pairs = zip(
+        (one.policy, one.policy_adam.exp_avg, one.policy_adam.exp_avg_sq),
+        (other.policy, other.policy_adam.exp_avg, other.policy_adam.exp_avg_sq),
+        strict=True,
+    )
+    return all(torch.equal(left[name], right[name]) for left, right in pairs for name in left)
+
+
+EARLY = {"learner__synchronous": True}  # the policy is published before the update is done
+
+
+@pytest.mark.parametrize("early", [{}, EARLY], ids=["published after", "published early"])
+@pytest.mark.parametrize("reward", [1e12, -1e20, 3e38])
+def test_an_update_on_an_absurd_reward_is_left_out_and_counted(
+    tmp_path: Path, reward: float, early: dict[str, Any]
+) -> None:
+    case = Case(tmp_path, 6, absurd={4: reward}, learner__checkpoint_every=1, learner__log_every=1, **early)
+    assert not case.run()
+    assert case.registry.get_sample_value("leco_learner_updates_left_out_total") == 1
+    assert case.saved == case.recorded == [1, 2, 3, 4, 5, 6]
+    states = [load(tmp_path / "checkpoints" / f"{n:09d}.safetensors", init(networks()))[0] for n in range(1, 7)]
+    assert [not_finite(state) for state in states] == [""] * 6
+    assert same(states[3], states[2])
+    assert not same(states[4], states[3]), "and it learns on"
+    for snapshot in case.published:
+        assert all(np.isfinite(array).all() for array in snapshot.tensors.values())
+    versions = [each.version for each in case.published]
+    assert versions == sorted(versions)
+
+
+def test_a_resumed_run_leaves_out_what_one_that_never_ended_leaves_out(tmp_path: Path) -> None:
+    absurd = {2: 30.0, 5: 1e6}
+    whole = Case(tmp_path / "whole", 7, absurd=absurd)
+    whole.run()
+    Case(tmp_path / "half", 4, absurd=absurd).run()
+    found = Checkpoints(tmp_path / "half" / "checkpoints", 100).newest(init(networks()))
+    assert found is not None
+    resumed = Case(tmp_path / "half", 3, updates=4, state=found[0], absurd=absurd)
+    resumed.run()
+    assert resumed.registry.get_sample_value("leco_learner_updates_left_out_total") == 1
+    assert same(resumed.trainer.state, whole.trainer.state)
+
+
+def test_a_run_with_nothing_but_such_updates_ends_with_an_error_and_a_good_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_LEFT_OUT", 3)
+    absurd = dict.fromkeys((2, 3, 5, 6, 7), 3e38)
+    case = Case(tmp_path, 99, absurd=absurd, learner__checkpoint_every=100)
+    with pytest.raises(
+        DivergedError, match=r"the last 3 updates were all left out \(.* is (nan|inf)\); the state before"
+    ):
+        case.run()
+    assert case.saved == [6], "two in a row are no reason to end"
+    state, _ = load(tmp_path / "checkpoints" / "000000006.safetensors", init(networks()))
+    assert not_finite(state) == ""
+    assert case.trainer.ending == "training failed"
+
+
+def test_a_record_that_later_episodes_do_not_bear_out_does_not_stay_the_best(tmp_path: Path) -> None:
+    case = Case(tmp_path, 3, learner__checkpoint_every=1)
+    reported = iter([(9.5, 120), (0.5, 160), (0.6, 100)])
+    save = case.trainer._save
+
+    def episodes_then_save() -> None:
+        mean, count = next(reported)
+        case.episodes.add(1, [EpisodeSummary(mean, 3, success=True)] * count)
+        save()
+
+    case.trainer._save = episodes_then_save  # type: ignore[method-assign]
+    case.run()
+    best, metadata = load(tmp_path / "checkpoints" / "best.safetensors", init(networks()))
+    assert best.updates == 3
+    assert metadata["return"] == pytest.approx(0.6)

@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry
 from leco.rpc.codec import CodecError
 from leco.rpc.interceptor import Refusal
 from leco.types import EpisodeSummary, Trajectory
-from services.learner import trajectory_queue as module
 from services.learner.metrics import LearnerMetrics
 from services.learner.trajectory_queue import Stream, TrajectoryQueue
 from support.waiting import PATIENCE
@@ -278,25 +277,43 @@ async def test_an_unknown_incarnation_may_begin_anywhere_until_it_has_begun() ->
     assert await stream.news() == (40, 1)
 
 
-def test_only_so_many_closed_incarnations_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REMEMBERED_INCARNATIONS", 3)
+@on_a_loop
+async def test_no_number_of_other_incarnations_makes_a_trajectory_train_twice() -> None:
+    case = Case(capacity=4)
+    stream = case.queue.open(name(1))
+    case.queue.offer(stream, made(1))
+    case.queue.leave(stream)  # its acknowledgement is lost
+    assert case.taken(1) == [1]
+    for other in range(2, 20_000):
+        stranger = case.queue.open(name(other))
+        case.queue.offer(stranger, made(1, counted=other % 2 == 0))
+        case.queue.leave(stranger)
+        case.taken(1)
+    again = case.queue.open(name(1))
+    case.queue.offer(again, made(1))
+    assert case.dropped()["duplicate"] == 1
+    assert case.taken(1) == []
 
-    async def test() -> None:
-        case = Case(capacity=100)
 
-        def once(actor: int) -> Stream:
+@on_a_loop
+async def test_an_incarnation_is_forgotten_when_all_that_it_sent_would_be_too_old() -> None:
+    case = Case(capacity=100, max_policy_lag=2)
+    for version in range(1, 50):
+        case.queue.published(version)
+        for actor in (1000 + version, 7):
             stream = case.queue.open(name(actor))
-            case.queue.offer(stream, made((stream.last or 0) + 1))
-            return stream
-
-        kept_open = once(0)
-        for actor in (1, 2, 3, 1, 4):  # 1 was used again, so 2 is the longest gone
-            case.queue.leave(once(actor))
-        assert {actor: case.queue.open(name(actor)).last for actor in (1, 2, 3, 4)} == {1: 2, 2: None, 3: 1, 4: 1}
-        assert kept_open.last == 1
-        case.queue.offer(kept_open, made(2))
-
-    asyncio.run(test())
+            if actor != 7 or version < 10:
+                case.queue.offer(stream, made((stream.last or 0) + 1, version))
+            case.queue.leave(stream)  # 7 comes again and again, but sends no more
+        dropped = case.queue.open(name(5000 + version))
+        case.queue.offer(dropped, made(1, version, counted=False))
+        case.queue.leave(dropped)
+        assert len(case.queue._remembered) <= 5
+        assert (name(7) in case.queue._remembered) == (version <= 11)
+    late = case.queue.open(name(1001))
+    case.queue.offer(late, made(1, 1))
+    assert case.dropped()["lag"] > 0
+    assert case.dropped()["duplicate"] == 0
 
 
 @on_a_loop
@@ -456,7 +473,9 @@ def test_whatever_happens_no_place_is_given_twice_and_none_is_lost(seed: int) ->
         case = Case(capacity=capacity, window=window, max_policy_lag=3)
         queue, version = case.queue, 1
         streams: dict[int, Stream] = {}
-        arrived: dict[int, list[int]] = {actor: [] for actor in range(6)}
+        sent: dict[int, list[Trajectory]] = {actor: [] for actor in range(6)}  # number n is at n - 1
+        at = dict.fromkeys(range(6), 0)  # how many of them were sent, since the actor last began to repeat some
+        taken: list[Trajectory] = []
         for _ in range(1000):
             actor = chance.randrange(6)
             act = chance.random()
@@ -466,17 +485,19 @@ def test_whatever_happens_no_place_is_given_twice_and_none_is_lost(seed: int) ->
             elif act < 0.1:
                 queue.leave(streams.pop(actor))
             elif act < 0.2:
-                queue.take(chance.randint(1, 5), 0, hold=chance.random() < 0.5)
+                taken += queue.take(chance.randint(1, 5), 0, hold=chance.random() < 0.5) or ()
             elif act < 0.22:
                 queue.free()
             elif act < 0.25:
                 version += 1
                 queue.published(version)
             elif stream.credits:
-                number = max((stream.last or 0) + chance.choice([1, 1, 1, 0, -2]), 1)
-                if number == (stream.last or 0) + 1:
-                    arrived[actor].append(number)
-                queue.offer(stream, made(number, max(version - chance.randrange(5), 1), counted=chance.random() < 0.9))
+                at[actor] = max(at[actor] - chance.choice([0, 0, 0, 1, 3]), 0)
+                if at[actor] == len(sent[actor]):
+                    played = max(version - chance.randrange(5), 1)
+                    sent[actor].append(made(at[actor] + 1, played, counted=chance.random() < 0.9))
+                queue.offer(stream, sent[actor][at[actor]])
+                at[actor] += 1
             await settled()
             held = [each.credits for each in streams.values()]
             queued = len(queue._queue)
@@ -485,7 +506,6 @@ def test_whatever_happens_no_place_is_given_twice_and_none_is_lost(seed: int) ->
             left = capacity - queued - sum(held) - queue._held
             assert left == 0 or all(each == window for each in held), "a free place, and a taker"
             assert (case.value("queue_trajectories"), case.value("outstanding_credits")) == (queued, sum(held))
-        for numbers in arrived.values():
-            assert numbers == list(range(1, len(numbers) + 1))
+        assert len(set(map(id, taken))) == len(taken) > 0, "trained twice"
 
     asyncio.run(test())
