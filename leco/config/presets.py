@@ -51,6 +51,7 @@ vtrace_lambda = 0.9
 reward_scale = 10
 bootstrap_on_truncation = true
 alpha = 0.005
+lambda = 0.1
 episodic_bonus = "information"
 center_bonus = true
 normalize_bonus = true

@@ -155,7 +155,7 @@ _ROWS = (
         Hash.VQ,
         "count",
         Modulation.ADDITIVE,
-        laptop='training.alpha = 0.01\nhash.kind = "vq-cells"',
+        laptop='training.alpha = 0.0055\nhash.kind = "vq-cells"',
         description="counts of codes, modulated by what the task rewards",
     ),
     Method(
@@ -163,7 +163,7 @@ _ROWS = (
         Hash.AE_LSH,
         "count",
         Modulation.ADDITIVE,
-        laptop="training.alpha = 0.01",
+        laptop="training.alpha = 0.0055",
         description="the same on AE-LSH codes",
     ),
     Method(
