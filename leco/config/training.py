@@ -43,8 +43,8 @@ class TrainingConfig:
                 teaches nothing more. None for the plain policy gradient, which only a single pass can have
     normalize_advantages   whether the policy learns from advantages less the batch's mean in units of its deviation
     episodic_bonus   what a count is worth: 1 / sqrt(N), as published; 1 for a first visit and 0 for all others; or the
-                information in a first visit, -log p, where p is how often the run has had such a one lately, summed over all
-                levels of the hash
+                information in a first visit beyond that of another step, log (1 - p) / p and never below 0, where p is how
+                often the run has had such a one lately, summed over all levels of the hash
     center_bonus   whether r_ep is paid less its running mean: a bonus whose mean stays positive makes going on worth more than
                 the goal
     normalize_bonus   whether r_ep is paid in units of its running deviation, so that alpha means the same for every hash and task

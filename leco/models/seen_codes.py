@@ -30,7 +30,9 @@ class SeenCodes(nn.Module):
         self.register_buffer("coarse_K", torch.zeros(BUCKETS))
 
     def forward(self, count_TB: Tensor, coarse_count_TBM: Tensor | None, coarse_code_TBM: Tensor | None) -> Tensor:
-        """The information -log p of what is visited for the first time, [T, B]; the sum of that of all levels.
+        """The log-odds log (1 - p) / p of what is visited for the first time, [T, B]; the sum of that of all levels.
+
+        That is the information -log p of a rare event, and 0 where first visits are no rarer than others.
 
         The finest codes are too many to know each of them: p is how often any of them is visited for the first time. Of a coarser
         code it is how often that code is. While training, the batch itself is added first.
@@ -51,4 +53,5 @@ class SeenCodes(nn.Module):
         return information_TB + (first_TBM * self._information(self.coarse_K[bucket_TBM])).sum(-1)
 
     def _information(self, visits: Tensor) -> Tensor:
-        return -((visits + 1) / (self.steps + 1)).clamp(max=1.0).log()
+        """Less that of a step that is no such visit, and never less than 0."""
+        return ((self.steps - visits).clamp(min=visits + 1) / (visits + 1)).log()

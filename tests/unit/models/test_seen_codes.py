@@ -24,7 +24,12 @@ def batch(seed: int) -> Batch:
 
 
 def naive(batches: list[Batch]) -> np.ndarray:
-    """The information in the last batch's first visits, after all of them."""
+    """The information in the last batch's first visits, beyond that of other steps, after all of them."""
+
+    def worth(number: float) -> float:
+        p = (number + 1) / (steps + 1)
+        return max(math.log((1 - p) / p), 0.0) if p < 1 else 0.0
+
     steps = fine = 0.0
     visits: dict[int, float] = defaultdict(float)
     for count_TB, coarse_count_TBM, code_TBM in batches:
@@ -36,10 +41,10 @@ def naive(batches: list[Batch]) -> np.ndarray:
     found = np.zeros((T, B))
     for t, b in np.ndindex(T, B):
         if count_TB[t, b] == 1:
-            found[t, b] -= math.log((fine + 1) / (steps + 1))
+            found[t, b] += worth(fine)
         for m in range(M):
             if coarse_count_TBM[t, b, m] == 1:
-                found[t, b] -= math.log((visits[int(code_TBM[t, b, m])] + 1) / (steps + 1))
+                found[t, b] += worth(visits[int(code_TBM[t, b, m])])
     return found
 
 
@@ -66,16 +71,21 @@ def test_a_rare_code_is_worth_more_than_a_common_one_and_a_second_visit_nothing(
     seen.eval()
     one = torch.ones(1, 1, 1, dtype=torch.long)
     worth = {name: float(seen(again[:1], one, code)) for name, code in (("common", common[:1]), ("rare", rare))}
-    assert 0 <= worth["common"] < 0.1
-    assert worth["rare"] == pytest.approx(math.log(101))
+    assert worth["common"] == 0
+    assert worth["rare"] == pytest.approx(math.log(100))
     assert float(seen(again[:1], 2 * one, rare)) == 0
 
 
 def test_without_coarser_codes_all_first_visits_are_worth_the_same() -> None:
-    count_TB = torch.tensor([[1, 2], [2, 1], [1, 1]])
+    count_TB = torch.tensor([[1, 2], [2, 1], [2, 2], [2, 2]])
     worth = SeenCodes()(count_TB, None, None)
-    assert worth[count_TB == 1].tolist() == pytest.approx([-math.log(5 / 7)] * 4)
+    assert worth[count_TB == 1].tolist() == pytest.approx([math.log(6 / 3)] * 2)
     assert not worth[count_TB == 2].any()
+
+
+def test_where_most_steps_are_first_visits_they_are_worth_nothing() -> None:
+    """Else whoever moves things about, so that every view is new, is paid for it for ever."""
+    assert not SeenCodes()(torch.tensor([[1, 2], [2, 1], [1, 1]]), None, None).any()
 
 
 def test_codes_of_32_bits_fall_into_buckets() -> None:
