@@ -35,8 +35,9 @@ class Steps(NamedTuple):
 class VectorEnv(Protocol):
     """E environments of one task. An episode that ends is followed by the next one at once.
 
-    Episode k of environment e depends on (seed, e, k) alone, not on what was played before. Arrays that are returned belong to
-    the caller: later steps never write into them.
+    Episode k of environment e depends on (seed, e, k) and its actions alone, not on what was played before, unless its family
+    is not `reproducible`: then only the level does. Arrays that are returned belong to the caller: later steps never write into
+    them.
     """
 
     @property
@@ -76,8 +77,25 @@ class VectorEnv(Protocol):
         """Lets go of everything; the environments cannot be used any more."""
 
 
+class FixedLengthEnv(VectorEnv, Protocol):
+    """Environments whose episodes are all equally long, so that they would end in the same step, again and again."""
+
+    def reset(self, seed: int | None = None, *, spread: bool = False) -> npt.NDArray[np.uint8]:
+        """Starts every environment at its episode 0.
+
+        Args:
+            seed: As in `VectorEnv.reset`.
+            spread: Cuts these first episodes after `first_lengths`, as dropped ones.
+        """
+
+
+def first_lengths(num_envs: int, max_steps: int) -> list[int]:
+    """Of the first episode of each environment, so that the ends of all later ones are spread evenly."""
+    return [max(max_steps * (e + 1) // num_envs, 1) for e in range(num_envs)]
+
+
 def dropped_now(env: VectorEnv) -> npt.NDArray[np.bool_]:
-    """bool [E], whether the episode that ended in the last step was given up because its engine failed, where engines can."""
+    """bool [E], whether the episode that ended in the last step was given up: its engine failed, or it was cut to spread ends."""
     dropped_E: npt.NDArray[np.bool_] = getattr(env, "dropped_E", np.zeros(env.num_envs, np.bool_))
     return dropped_E
 
