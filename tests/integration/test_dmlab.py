@@ -33,7 +33,7 @@ from services.actor.loop import Actor
 from services.actor.metrics import ActorMetrics
 from services.learner.__main__ import _specification
 from support import needs
-from support.paths import DMLAB_STAND_IN
+from support.paths import DMLAB_STAND_IN, ROOT
 from support.waiting import PATIENCE, until
 from support.zoo_case import saved_run
 
@@ -866,3 +866,18 @@ def test_leco_eval_plays_lasertag_to_the_end_with_an_engine_that_crashes(
     assert recording.episodes[0].grid(0) is None
     with Image.open(picture) as opened:
         assert (opened.format, opened.size) == ("GIF", (960, 480))
+
+
+def test_sigterm_to_leco_eval_leaves_no_engine_and_no_folder(lab: Lab, tmp_path: Path) -> None:
+    run = saved_run(tmp_path / "run", updates=7, task="lasertag_three_opponents_small", method="no-int")
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    lab._patch.setenv("TMPDIR", str(temporary))
+    lab._patch.setenv("PYTHONPATH", f"{DMLAB_STAND_IN}:{ROOT}")
+    with subprocess.Popen([sys.executable, "-P", "-m", "leco", "eval", str(run), "--episodes=2"]) as player:
+        until(lambda: len(list(temporary.glob("leco-dmlab-*/dmlab_temp_folder_*"))) == 2)
+        children = engines(player.pid)
+        player.terminate()
+        assert player.wait(PATIENCE) == 128 + signal.SIGTERM
+    assert list(temporary.iterdir()) == []
+    until(lambda: not any(Path(f"/proc/{each}").exists() for each in children))
