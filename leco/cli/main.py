@@ -59,7 +59,9 @@ def _run(name: str) -> None:
         package = (error.name or "leco").partition(".")[0]
         if package in ("leco", "services"):
             raise
-        advice = f"pip install 'leco[{extras}]', or 'leco[all]' for every command" if extras else "pip install 'leco[all]'"
+        advice = (
+            f"pip install 'leco[{extras}]', or 'leco[all]' for every command" if extras else "pip install 'leco[all]'"
+        )
         sys.exit(f"leco {name}: the package {package} is not installed: {advice}")
 
 

@@ -7,10 +7,13 @@ O...  shape of one observation
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Steps(NamedTuple):
@@ -80,18 +83,27 @@ class VectorEnv(Protocol):
 class FixedLengthEnv(VectorEnv, Protocol):
     """Environments whose episodes are all equally long, so that they would end in the same step, again and again."""
 
-    def reset(self, seed: int | None = None, *, spread: bool = False) -> npt.NDArray[np.uint8]:
+    def reset(self, seed: int | None = None, *, first_lengths: Sequence[int] | None = None) -> npt.NDArray[np.uint8]:
         """Starts every environment at its episode 0.
 
         Args:
             seed: As in `VectorEnv.reset`.
-            spread: Cuts these first episodes after `first_lengths`, as dropped ones.
+            first_lengths: After so many actions these first episodes are cut, as dropped ones; see `spread_lengths`.
         """
 
 
-def first_lengths(num_envs: int, max_steps: int) -> list[int]:
-    """Of the first episode of each environment, so that the ends of all later ones are spread evenly."""
-    return [max(max_steps * (e + 1) // num_envs, 1) for e in range(num_envs)]
+def spread_lengths(num_envs: int, max_steps: int, actor: int) -> list[int]:
+    """Of the first episode of each environment, so that the ends of all later ones are spread evenly, also among actors.
+
+    Actors take the places between those of the first one in the order of van der Corput: 1, 1/2, 3/4, 1/4, ... of a place.
+
+    Args:
+        num_envs: Environments of this actor.
+        max_steps: Actions of an episode.
+        actor: Its index, of 32 bits.
+    """
+    place = 1 - int(f"{actor:032b}"[::-1], 2) / 2**32
+    return [max(round(max_steps * (e + place) / num_envs), 1) for e in range(num_envs)]
 
 
 def dropped_now(env: VectorEnv) -> npt.NDArray[np.bool_]:

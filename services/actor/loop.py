@@ -11,6 +11,7 @@ from leco.checkpoint.snapshot import load_snapshot
 from leco.config.experiment import method_of
 from leco.config.toml import parse
 from leco.envs.registry import find_task, make
+from leco.envs.vector import spread_lengths
 from leco.models.build import build
 from leco.models.hash_function import make_hash_function
 from leco.models.kinds.table import find_kind
@@ -177,5 +178,6 @@ class Actor:
     def _reset(self, seed: int) -> npt.NDArray[np.uint8]:
         """Begins all environments; where episodes are equally long, so that they do not end in the same step for ever."""
         if self._task.fixed_length:
-            return cast("FixedLengthEnv", self._env).reset(seed, spread=True)
+            lengths = spread_lengths(self._env.num_envs, self._task.max_steps, self._index)
+            return cast("FixedLengthEnv", self._env).reset(seed, first_lengths=lengths)
         return self._env.reset(seed)

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from leco.config.toml import parse
 from leco.envs.dmlab import engine
 from leco.envs.dmlab.environment import ACTIONS, DmlabEnv, Machine
 from leco.envs.dmlab.level_cache import LevelCache
+from leco.envs.registry import find_task
 from leco.envs.vector import episode_seed
 from leco.evaluation.recording import read_recording
 from leco.learning.state import init
@@ -287,7 +289,7 @@ def test_ends_are_spread_by_first_episodes_that_are_cut_and_called_dropped(lab: 
     lab._patch.setattr("leco.envs.dmlab.environment.MAX_STEPS", 12)
     lab.misbehave(frames=48)
     env = lab.make(4)
-    first = env.reset(spread=True)
+    first = env.reset(first_lengths=[3, 6, 9, 12])
     assert [spelled(picture, 1)[1] for picture in first] == [episode_seed(0, e, 0) >> 33 for e in range(4)]
     done, dropped = [], []
     for _ in range(24):
@@ -304,8 +306,10 @@ def test_ends_are_spread_by_first_episodes_that_are_cut_and_called_dropped(lab: 
     assert [env.step([FIRE] * 4).done_E.tolist() for _ in range(12)] == [[False] * 4] * 11 + [[True] * 4]
 
 
-def test_an_actor_spreads_the_ends_and_tells_no_result_of_what_it_cut(lab: Lab) -> None:
+@pytest.mark.parametrize(("index", "cut"), [(0, [6]), (1, [3, 9])])
+def test_an_actor_spreads_the_ends_and_tells_no_result_of_what_it_cut(lab: Lab, index: int, cut: list[int]) -> None:
     lab._patch.setattr("leco.envs.dmlab.environment.MAX_STEPS", 12)
+    lab._patch.setattr("services.actor.loop.find_task", lambda name: replace(find_task(name), max_steps=12))
     lab.misbehave(frames=48)
     experiment = parse('task = "lasertag_three_opponents_small"\nmethod = "no-int"\n[actors]\nnum_envs = 2')
     networks = build(method_of(experiment), (72, 96, 3), 15, experiment.hash, experiment.network)
@@ -314,7 +318,7 @@ def test_an_actor_spreads_the_ends_and_tells_no_result_of_what_it_cut(lab: Lab) 
         None,  # type: ignore[arg-type]  # nothing is sent
         _specification(experiment, networks, "run", (72, 96, 3), 15),
         None,
-        index=0,
+        index=index,
         metrics=metrics,
     )
     try:
@@ -323,11 +327,11 @@ def test_an_actor_spreads_the_ends_and_tells_no_result_of_what_it_cut(lab: Lab) 
         actor._note(unroll)
     finally:
         actor._env.close()
-    assert [[(each.step, each.summary.length, each.summary.dropped) for each in ends] for ends in unroll.endings] == [
-        [(5, 6, True), (17, 12, False)],
-        [(11, 12, False), (23, 12, False)],
-    ]
-    assert metrics.episodes._value.get() == 3
+    ends = [[(each.step, each.summary.length, each.summary.dropped) for each in of_one] for of_one in unroll.endings]
+    whole = [12] if index == 0 else []
+    assert [of_one[0] for of_one in ends] == [(n - 1, n, True) for n in cut] + [(n - 1, n, False) for n in whole]
+    assert all(length == 12 and not dropped for of_one in ends for _, length, dropped in of_one[1:])
+    assert metrics.episodes._value.get() == len([each for of_one in ends for each in of_one]) - len(cut)
     assert metrics.dropped._value.get() == 0
 
 

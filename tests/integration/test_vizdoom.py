@@ -372,7 +372,7 @@ def test_without_the_package_one_sentence_says_what_to_do(tmp_path: Path, module
 def test_the_ends_of_a_deathmatch_are_spread_by_a_first_episode_that_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCENARIOS, FIGHT, replace(SCENARIOS[FIGHT], max_steps=12))
     with closing(VizdoomEnv(FIGHT, 2, seed=0)) as env:
-        env.reset(spread=True)
+        env.reset(first_lengths=[6, 12])
         ends = []
         for t in range(24):
             steps = env.step([8, 8])

@@ -23,10 +23,10 @@ import numpy.typing as npt
 
 from leco.envs.dmlab import engine as wire
 from leco.envs.dmlab.process import SHAPE, Engine, gather, not_installed
-from leco.envs.vector import Steps, checked_actions, checked_num_envs, checked_seed, episode_seed, first_lengths
+from leco.envs.vector import Steps, checked_actions, checked_num_envs, checked_seed, episode_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from leco.envs.dmlab.process import EngineError
 
@@ -175,14 +175,14 @@ class DmlabEnv:
         """E, how many environments there are."""
         return len(self._engines)
 
-    def reset(self, seed: int | None = None, *, spread: bool = False) -> npt.NDArray[np.uint8]:
+    def reset(self, seed: int | None = None, *, first_lengths: Sequence[int] | None = None) -> npt.NDArray[np.uint8]:
         """Starts every environment at its episode 0."""
         if not self._engines:
             raise RuntimeError("the environments have been closed")
         if seed is not None:
             self._seed = checked_seed(seed)
         self._episode_E = [-1] * len(self._engines)
-        self._limit_E = first_lengths(self.num_envs, MAX_STEPS) if spread else [MAX_STEPS] * self.num_envs
+        self._limit_E = list(first_lengths or [MAX_STEPS] * self.num_envs)
         self._seen_EO = np.zeros((len(self._engines), *SHAPE), np.uint8)
         self._begin(range(len(self._engines)))
         return self._seen_EO.copy()

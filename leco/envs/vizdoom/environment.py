@@ -8,14 +8,18 @@ O...  shape of one observation
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from leco.envs.vector import Steps, checked_actions, checked_num_envs, checked_seed, episode_seed, first_lengths
+from leco.envs.vector import Steps, checked_actions, checked_num_envs, checked_seed, episode_seed
 from leco.envs.vizdoom.engine import CRASHES, OBSERVATION_SHAPE, Engine
 from leco.envs.vizdoom.guard import Guard
 from leco.envs.vizdoom.scenarios import SCENARIOS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _log = logging.getLogger(__name__)
 
@@ -72,14 +76,14 @@ class VizdoomEnv:
         """How many episodes were cut short because the engine crashed."""
         return self._dropped
 
-    def reset(self, seed: int | None = None, *, spread: bool = False) -> npt.NDArray[np.uint8]:
+    def reset(self, seed: int | None = None, *, first_lengths: Sequence[int] | None = None) -> npt.NDArray[np.uint8]:
         """Starts every environment at its episode 0."""
         if seed is not None:
             self._seed = checked_seed(seed)
         if self._guard.closed:
             raise RuntimeError("the environments are closed")
         self._episode_E = [-1] * len(self._engines)
-        self._left_E = first_lengths(self.num_envs, self._scenario.max_steps) if spread else [0] * self.num_envs
+        self._left_E = list(first_lengths or [0] * self.num_envs)
         for e in range(len(self._engines)):
             self._begin(e)
         return self._seen_EO.copy()
