@@ -43,7 +43,7 @@ FAMILY = Family(
         _lasertag("large", "the same in a large maze, where they are seldom met", (-0.102, 31.5)),
     ),
     make=make,
-    reproducible=False,  # the map follows the seed, but where players start and what opponents do does not
+    reproducible=False,  # the map follows the seed; where players start, and what is seen later, does not
     max_envs=8,
     max_recorded=2,  # an episode of pictures takes up to 75 MB
 )
