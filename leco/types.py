@@ -27,7 +27,7 @@ class EpisodeSummary:
     episode_return  the undiscounted sum of the task's own rewards (float32 on the wire)
     length          the number of actions, before any action repeat; at least 1
     success         whether the task calls the episode solved
-    dropped         whether it was given up because its simulator failed: it has no result
+    dropped         whether it was given up, because its simulator failed, or cut to spread the ends of episodes: it has no result
     """
 
     episode_return: float

@@ -47,10 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--namespace", "-n", default="leco", help="where leco is (default: leco)")
     parser.add_argument("--context", help="which cluster of the kubeconfig (default: the current one)")
     given = parser.parse_args(arguments)
-    try:
-        import kubernetes  # noqa: PLC0415  # only this command needs it
-    except ImportError:
-        sys.exit("leco cluster: the package kubernetes is missing: pip install 'leco[cluster]'")
+    import kubernetes  # noqa: PLC0415  # `leco cluster --help` does not need it
     from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
     try:

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from leco.config.training import HashConfig, NetworkConfig, TrainingConfig
-from leco.envs.registry import find_task
+from leco.envs.registry import family_of, find_task
 from leco.methods.table import Hash, Method, find_method
 from leco.models.kinds.table import KINDS, find_kind
 
@@ -139,7 +139,7 @@ def check(experiment: Experiment) -> None:
     _check_reuse(experiment)
     _check_hash(experiment)
     _check_network(experiment)
-    _check_turns(experiment.actors, learner)
+    _check_turns(experiment)
 
 
 def _check_ranges(experiment: Experiment) -> None:
@@ -241,10 +241,15 @@ def _check_network(experiment: Experiment) -> None:
         )
 
 
-def _check_turns(actors: ActorConfig, learner: LearnerConfig) -> None:
+def _check_turns(experiment: Experiment) -> None:
     """In a deterministic run an unroll of all environments is used up by whole updates, and then actors get new parameters."""
+    actors, learner = experiment.actors, experiment.learner
     if not learner.deterministic:
         return
+    if not family_of(find_task(experiment.task)).reproducible:
+        raise ConfigError(
+            f"learner.deterministic is true, but episodes of {experiment.task} do not follow from their seed: leave it out"
+        )
     if actors.num_envs % learner.batch_size != 0:
         raise ConfigError(
             f"actors.num_envs is {actors.num_envs}, expected a multiple of learner.batch_size ({learner.batch_size}) because "

@@ -58,7 +58,7 @@ def make(task: Task | str, num_envs: int, seed: int) -> VectorEnv:
     Args:
         task: A task, or its name for `find_task`.
         num_envs: How many; at least 1.
-        seed: At least 0; episode k of environment e depends on (seed, e, k) alone.
+        seed: At least 0; episode k of environment e depends on (seed, e, k) alone, as far as `VectorEnv` promises.
     """
     if isinstance(task, str):
         task = find_task(task)

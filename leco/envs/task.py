@@ -26,6 +26,7 @@ class Task:
     num_actions    of what they take
     gamma          the discount that the paper trains it with
     max_steps      after this many actions an episode ends, solved or not
+    fixed_length   no episode ends before; its environments are a `FixedLengthEnv`
     scores         what random play and people score, where a score is only meaningful between the two
     solvable       whether it calls episodes solved; of the others there is only the return to look at
     reward_limit   the largest size of a reward, and of an episode's return; the learner refuses larger ones. Be generous: it is
@@ -42,6 +43,7 @@ class Task:
     num_actions: int
     gamma: float
     max_steps: int
+    fixed_length: bool = False
     scores: tuple[float, float] | None = None
     solvable: bool = True
     reward_limit: float = 10_000.0
@@ -66,6 +68,7 @@ class Family:
     make      a task, how many environments and a seed, to environments
     other     the task of another id that the simulator knows, with all such ids: for what is not in `tasks`
     example   such an id
+    reproducible   whether an episode depends on its seed and its actions alone; without it, no run is deterministic
     replayer  plays episodes of a task again, if levels can be made again from their seed
     max_envs  how many environments an evaluation plays side by side, where one is a process; None for one an episode
     max_recorded   how many episodes of an evaluation are recorded, where they are large; None for all
@@ -77,6 +80,7 @@ class Family:
     make: Callable[[Task, int, int], VectorEnv]
     other: Callable[[str], tuple[Task | None, Iterable[str]]] | None = None
     example: str = ""
+    reproducible: bool = True
     replayer: Callable[[Task], Replayer] | None = None
     max_envs: int | None = None
     max_recorded: int | None = None

@@ -7,10 +7,13 @@ O...  shape of one observation
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Steps(NamedTuple):
@@ -35,8 +38,9 @@ class Steps(NamedTuple):
 class VectorEnv(Protocol):
     """E environments of one task. An episode that ends is followed by the next one at once.
 
-    Episode k of environment e depends on (seed, e, k) alone, not on what was played before. Arrays that are returned belong to
-    the caller: later steps never write into them.
+    Episode k of environment e depends on (seed, e, k) and its actions alone, not on what was played before, unless its family
+    is not `reproducible`: then only the level does. Arrays that are returned belong to the caller: later steps never write into
+    them.
     """
 
     @property
@@ -76,8 +80,34 @@ class VectorEnv(Protocol):
         """Lets go of everything; the environments cannot be used any more."""
 
 
+class FixedLengthEnv(VectorEnv, Protocol):
+    """Environments whose episodes are all equally long, so that they would end in the same step, again and again."""
+
+    def reset(self, seed: int | None = None, *, first_lengths: Sequence[int] | None = None) -> npt.NDArray[np.uint8]:
+        """Starts every environment at its episode 0.
+
+        Args:
+            seed: As in `VectorEnv.reset`.
+            first_lengths: After so many actions these first episodes are cut, as dropped ones; see `spread_lengths`.
+        """
+
+
+def spread_lengths(num_envs: int, max_steps: int, actor: int) -> list[int]:
+    """Of the first episode of each environment, so that the ends of all later ones are spread evenly, also among actors.
+
+    Actors take the places between those of the first one in the order of van der Corput: 1, 1/2, 3/4, 1/4, ... of a place.
+
+    Args:
+        num_envs: Environments of this actor.
+        max_steps: Actions of an episode.
+        actor: Its index, of 32 bits.
+    """
+    place = 1 - int(f"{actor:032b}"[::-1], 2) / 2**32
+    return [max(round(max_steps * (e + place) / num_envs), 1) for e in range(num_envs)]
+
+
 def dropped_now(env: VectorEnv) -> npt.NDArray[np.bool_]:
-    """bool [E], whether the episode that ended in the last step was given up because its engine failed, where engines can."""
+    """bool [E], whether the episode that ended in the last step was given up: its engine failed, or it was cut to spread ends."""
     dropped_E: npt.NDArray[np.bool_] = getattr(env, "dropped_E", np.zeros(env.num_envs, np.bool_))
     return dropped_E
 

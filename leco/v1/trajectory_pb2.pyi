@@ -119,8 +119,9 @@ class EpisodeSummary(_message.Message):
     success: _builtins.bool
     """Whether the task calls the episode solved."""
     dropped: _builtins.bool
-    """The simulator failed, and the episode was given up: it has no result. The learner leaves it out of its statistics, and takes
-    its end for one that a time limit made.
+    """The episode has no result: the simulator failed, and it was given up; or the actor cut it short, because it was an
+    environment's first and all would end in the same step. The learner leaves it out of its statistics, and takes its end for one
+    that a time limit made.
     """
     def __init__(
         self,

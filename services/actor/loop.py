@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from leco.checkpoint.snapshot import load_snapshot
 from leco.config.experiment import method_of
 from leco.config.toml import parse
-from leco.envs.registry import make
+from leco.envs.registry import find_task, make
+from leco.envs.vector import spread_lengths
 from leco.models.build import build
 from leco.models.hash_function import make_hash_function
 from leco.models.kinds.table import find_kind
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     import threading
 
     import grpc
+    import numpy.typing as npt
 
+    from leco.envs.vector import FixedLengthEnv
     from leco.rpc.learner_client import LearnerClient
     from leco.types import ParameterSnapshot, RunSpecification
     from services.actor.metrics import ActorMetrics
@@ -60,7 +63,8 @@ class Actor:
         self._learner = experiment.learner
         shape, num_actions = specification.trajectories.observation_shape, specification.trajectories.action_count
         self._networks = build(method_of(experiment), shape, num_actions, experiment.hash, experiment.network)
-        self._env = make(specification.task, specification.environments, seed=0)
+        self._task = find_task(specification.task)
+        self._env = make(self._task, specification.environments, seed=0)
         found = (self._env.observation_shape, self._env.num_actions)
         if found != (shape, num_actions):
             raise ValueError(
@@ -165,8 +169,15 @@ class Actor:
                 )
             key = self._updates if learner.deterministic else self._version
             seeds = np.random.SeedSequence((self._experiment.seed, self._index, key)).generate_state(2, np.uint32)
-            observation_EO = self._env.reset(int(seeds[0]))
+            observation_EO = self._reset(int(seeds[0]))
             if self._worker is None:
                 self._worker = RolloutWorker(self._env, self._networks.policy, int(seeds[1]), observation_EO)
             else:
                 self._worker.restart(int(seeds[1]), observation_EO)
+
+    def _reset(self, seed: int) -> npt.NDArray[np.uint8]:
+        """Begins all environments; where episodes are equally long, so that they do not end in the same step for ever."""
+        if self._task.fixed_length:
+            lengths = spread_lengths(self._env.num_envs, self._task.max_steps, self._index)
+            return cast("FixedLengthEnv", self._env).reset(seed, first_lengths=lengths)
+        return self._env.reset(seed)

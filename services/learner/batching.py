@@ -58,7 +58,7 @@ def _last(trajectories: Sequence[Trajectory]) -> npt.NDArray[np.uint8]:
 
 
 def _cuts(trajectory: Trajectory, max_steps: int) -> npt.NDArray[np.bool_]:
-    """Which actions [T] ended an episode only because its time was over, or its simulator failed."""
+    """Which actions [T] ended an episode only because its time was over, or it was dropped."""
     cut_T = trajectory.start[1:].copy()
     cut_T[cut_T] = [
         episode.dropped or (not episode.success and episode.length >= max_steps) for episode in trajectory.episodes

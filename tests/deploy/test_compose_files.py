@@ -30,7 +30,7 @@ DOCKERFILES = {name: (ROOT / "services" / name / "Dockerfile").read_text() for n
 
 
 def test_every_setting_is_in_the_env_file_and_is_used() -> None:
-    assert set(re.findall(r"\$\{(\w+)\}", COMPOSE_TEXT)) == set(ENV)
+    assert {*re.findall(r"\$\{(\w+)\}", COMPOSE_TEXT), "COMPOSE_PROFILES"} == set(ENV)  # Compose itself reads the last
     assert "$" not in re.sub(r"\$\{\w+\}", "", COMPOSE_TEXT), "a default would be a setting outside of .env"
 
 
@@ -163,6 +163,23 @@ def test_images_are_of_this_version_and_without_what_they_do_not_need() -> None:
         assert "USER 10001:10001" in last
         assert f'ENTRYPOINT ["leco", "{name}"]' in last  # no shell between the engine's signals and the service
         assert "HEALTHCHECK" in last
+
+
+def test_nothing_is_pulled_that_is_built_or_not_wanted() -> None:
+    """Compose pulls before it builds, and pulls a service that is scaled to 0."""
+    services = COMPOSE["services"]
+    assert {name for name, each in services.items() if each.get("pull_policy") == "never"} == set(OURS)
+    assert {name: each["profiles"] for name, each in services.items() if "profiles" in each} == {"grafana": ["grafana"]}
+    assert ENV["COMPOSE_PROFILES"] == "grafana"  # `docker compose up` has it
+
+
+def test_the_variant_with_deepmind_lab_has_what_its_module_imports_loads_and_runs() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert [re.split("[<>=]", each)[0] for each in extras["dmlab"]] == ["dm-env", "setuptools"]
+    stage = DOCKERFILES["actor"].partition("AS dmlab-python\n")[2]
+    assert "['optional-dependencies']['dmlab']" in stage
+    [installed] = re.findall(r"apt-get install -y --no-install-recommends (.*) \\", stage)
+    assert {"libosmesa6", "libsdl2-2.0-0", "zip"} <= set(installed.split())
 
 
 def test_the_large_part_of_two_images_is_one() -> None:

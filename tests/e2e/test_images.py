@@ -114,7 +114,7 @@ def build_dmlab(wheel: Path) -> subprocess.CompletedProcess[str]:
 def test_the_variant_with_deepmind_lab_takes_its_wheel_from_a_folder(images: dict[str, str], tmp_path: Path) -> None:
     assert images["actor"]  # of which it is a variant
     with zipfile.ZipFile(tmp_path / "deepmind_lab-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.write(DMLAB_STAND_IN / "deepmind_lab.py", "deepmind_lab.py")
+        wheel.write(DMLAB_STAND_IN / "deepmind_lab" / "__init__.py", "deepmind_lab/__init__.py")  # not what it imports
         about = {
             "METADATA": "Metadata-Version: 2.1\nName: deepmind_lab\nVersion: 1.0\n",
             "WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",

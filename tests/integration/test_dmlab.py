@@ -9,21 +9,33 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from prometheus_client import CollectorRegistry
 
+from leco.checkpoint.snapshot import make_snapshot
 from leco.cli import evaluate
+from leco.config.experiment import method_of
+from leco.config.toml import parse
 from leco.envs.dmlab import engine
 from leco.envs.dmlab.environment import ACTIONS, DmlabEnv, Machine
 from leco.envs.dmlab.level_cache import LevelCache
+from leco.envs.registry import find_task
 from leco.envs.vector import episode_seed
 from leco.evaluation.recording import read_recording
+from leco.learning.state import init
+from leco.models.build import build
 from leco.report.statistics import human_normalised
-from support.paths import DMLAB_STAND_IN
+from services.actor.loop import Actor
+from services.actor.metrics import ActorMetrics
+from services.learner.__main__ import _specification
+from support import needs
+from support.paths import DMLAB_STAND_IN, ROOT
 from support.waiting import PATIENCE, until
 from support.zoo_case import saved_run
 
@@ -32,8 +44,10 @@ if TYPE_CHECKING:
 
     from leco.envs.vector import VectorEnv
 
+pytestmark = needs.zip_program.mark
 LEVEL = "contributed/dmlab30/lasertag_three_opponents_small"
 SOURCES = Path(engine.__file__).parent
+STAND_IN = DMLAB_STAND_IN / "deepmind_lab" / "__init__.py"
 FORWARD, BACKWARD, FIRE = 0, 1, 14
 
 
@@ -90,6 +104,24 @@ def spelled(picture: Any, row: int) -> list[int]:
     return [int(each) for each in np.frombuffer(picture[row].tobytes()[:28], "<i4")]
 
 
+def told(picture_E: Any) -> list[list[int]]:
+    """All the numbers of pictures. The rest of a picture is not determined by the seed."""
+    return [spelled(picture, 0) + spelled(picture, 1) for picture in picture_E]
+
+
+def maps(picture_E: Any) -> Any:
+    """What pictures show, from wherever it is seen: it follows the seed."""
+    return np.sort(np.asarray(picture_E)[:, 2:], axis=2)
+
+
+def agree(steps: Any, truth: Any) -> None:
+    """That the same happened, as far as engines can agree."""
+    assert told(steps.observation_EO) == told(truth.observation_EO)
+    assert told(steps.terminal_observation_FO) == told(truth.terminal_observation_FO)
+    for part, expected in zip(steps[1:4], truth[1:4], strict=True):
+        np.testing.assert_array_equal(part, expected)
+
+
 # --- what every environment does: the assertions of tests/contract/test_environments.py ---
 
 
@@ -126,7 +158,7 @@ def test_an_episode_ends_by_itself_with_the_last_picture_there_was(lab: Lab) -> 
     assert env.dropped_episodes == 0
 
 
-def test_episodes_depend_on_seed_environment_and_number_alone(lab: Lab) -> None:
+def test_maps_depend_on_seed_environment_and_number_alone_and_starts_do_not(lab: Lab) -> None:
     lab.misbehave(frames=8)
     many, one = lab.make(3, seed=3), lab.make(1, seed=3)
     many_KE, one_KE = [many.reset()], [one.reset()]
@@ -136,7 +168,8 @@ def test_episodes_depend_on_seed_environment_and_number_alone(lab: Lab) -> None:
             assert steps.done_E.all()
             many_KE.append(steps.observation_EO)
             one_KE.append(other.observation_EO)
-    np.testing.assert_array_equal(np.array(many_KE)[:, 0], np.array(one_KE)[:, 0])
+    np.testing.assert_array_equal(maps(np.array(many_KE)[:, 0]), maps(np.array(one_KE)[:, 0]))
+    assert (np.array(many_KE)[:, 0] != np.array(one_KE)[:, 0]).any()  # of four, some start elsewhere
     for k, picture_E in enumerate(many_KE):
         for e, picture in enumerate(picture_E):
             assert spelled(picture, 1)[:3] == [0, episode_seed(3, e, k) >> 33, k]
@@ -149,12 +182,12 @@ def test_reset_starts_again_and_takes_a_new_seed_and_keeps_it(lab: Lab) -> None:
     for _ in range(3):
         later = env.step([1, 2]).observation_EO
     assert (later != first).any()
-    np.testing.assert_array_equal(env.reset(), first)
+    assert told(env.reset()) == told(first)
     assert not env.step([0, 0]).done_E.any()
     assert env.step([0, 0]).done_E.all()
-    np.testing.assert_array_equal(env.reset(seed=2), expected)
-    np.testing.assert_array_equal(env.reset(), expected)
-    assert (first != expected).any()
+    assert told(env.reset(seed=2)) == told(expected)
+    np.testing.assert_array_equal(maps(env.reset()), maps(expected))
+    assert told(first) != told(expected)
 
 
 def test_arrays_belong_to_the_caller(lab: Lab) -> None:
@@ -165,8 +198,7 @@ def test_arrays_belong_to_the_caller(lab: Lab) -> None:
     copies = [kept[0].copy()]
     for t in range(10):
         steps, expected = env.step([2, 14]), twin.step([2, 14])
-        for part, truth in zip(steps, expected, strict=True):
-            np.testing.assert_array_equal(part, truth)
+        agree(steps, expected)
         if t % 2:
             for part in steps:
                 part[...] = 1
@@ -253,11 +285,61 @@ def test_an_episode_is_cut_after_3600_actions(lab: Lab) -> None:
     assert spelled(steps.observation_EO[0], 1)[0::2][:2] == [0, 1]
 
 
+def test_ends_are_spread_by_first_episodes_that_are_cut_and_called_dropped(lab: Lab) -> None:
+    lab._patch.setattr("leco.envs.dmlab.environment.MAX_STEPS", 12)
+    lab.misbehave(frames=48)
+    env = lab.make(4)
+    first = env.reset(first_lengths=[3, 6, 9, 12])
+    assert [spelled(picture, 1)[1] for picture in first] == [episode_seed(0, e, 0) >> 33 for e in range(4)]
+    done, dropped = [], []
+    for _ in range(24):
+        steps = env.step([FIRE] * 4)
+        done.append(np.flatnonzero(steps.done_E).tolist())
+        dropped.append(np.flatnonzero(env.dropped_E).tolist())
+        if len(done) == 3:  # unlike the level's own end, a cut shows the true last picture
+            assert spelled(steps.terminal_observation_FO[0], 1)[0] == 12
+    every_third = [[e] if t % 3 == 2 else [] for e in (0, 1, 2, 3) for t in range(3)]
+    assert done == every_third * 2
+    assert dropped == [*every_third[:9], *[[]] * 15]  # the last environment's first episode is whole
+    assert env.dropped_episodes == 0
+    env.reset()
+    assert [env.step([FIRE] * 4).done_E.tolist() for _ in range(12)] == [[False] * 4] * 11 + [[True] * 4]
+
+
+@pytest.mark.parametrize(("index", "cut"), [(0, [6]), (1, [3, 9])])
+def test_an_actor_spreads_the_ends_and_tells_no_result_of_what_it_cut(lab: Lab, index: int, cut: list[int]) -> None:
+    lab._patch.setattr("leco.envs.dmlab.environment.MAX_STEPS", 12)
+    lab._patch.setattr("services.actor.loop.find_task", lambda name: replace(find_task(name), max_steps=12))
+    lab.misbehave(frames=48)
+    experiment = parse('task = "lasertag_three_opponents_small"\nmethod = "no-int"\n[actors]\nnum_envs = 2')
+    networks = build(method_of(experiment), (72, 96, 3), 15, experiment.hash, experiment.network)
+    metrics = ActorMetrics(CollectorRegistry())
+    actor: Any = Actor(
+        None,  # type: ignore[arg-type]  # nothing is sent
+        _specification(experiment, networks, "run", (72, 96, 3), 15),
+        None,
+        index=index,
+        metrics=metrics,
+    )
+    try:
+        actor._load_parameters(make_snapshot(init(networks), 1))
+        unroll = actor._worker.play(24)
+        actor._note(unroll)
+    finally:
+        actor._env.close()
+    ends = [[(each.step, each.summary.length, each.summary.dropped) for each in of_one] for of_one in unroll.endings]
+    whole = [12] if index == 0 else []
+    assert [of_one[0] for of_one in ends] == [(n - 1, n, True) for n in cut] + [(n - 1, n, False) for n in whole]
+    assert all(length == 12 and not dropped for of_one in ends for _, length, dropped in of_one[1:])
+    assert metrics.episodes._value.get() == len([each for of_one in ends for each in of_one]) - len(cut)
+    assert metrics.dropped._value.get() == 0
+
+
 def test_engines_step_at_the_same_time(lab: Lab, tmp_path: Path) -> None:
     """Each engine waits for the others: in turns, none of them would ever answer."""
     (tmp_path / "deepmind_lab.py").write_text(
         "import importlib.util, os, pathlib, time\n"
-        f"spec = importlib.util.spec_from_file_location('stand_in', {str(DMLAB_STAND_IN / 'deepmind_lab.py')!r})\n"
+        f"spec = importlib.util.spec_from_file_location('stand_in', {str(STAND_IN)!r})\n"
         "stand_in = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(stand_in)\n"
         "class Lab(stand_in.Lab):\n"
@@ -268,7 +350,7 @@ def test_engines_step_at_the_same_time(lab: Lab, tmp_path: Path) -> None:
         "            time.sleep(0.01)\n"
         "        return super().step(action, num_steps)\n"
     )
-    lab._patch.setenv("PYTHONPATH", str(tmp_path))
+    lab._patch.setenv("PYTHONPATH", f"{tmp_path}:{DMLAB_STAND_IN}")
     env = lab.make(4)
     env.reset()
     assert not env.step([0] * 4).done_E.any()
@@ -279,10 +361,9 @@ def test_what_the_module_prints_is_harmless(lab: Lab) -> None:
     quiet = lab.make(2)
     lab.misbehave(step={"do": "noise"}, reset={"do": "noise"})
     noisy = lab.make(2)
-    np.testing.assert_array_equal(quiet.reset(), noisy.reset())
+    assert told(quiet.reset()) == told(noisy.reset())
     for _ in range(5):
-        for part, truth in zip(noisy.step([3, 14]), quiet.step([3, 14]), strict=True):
-            np.testing.assert_array_equal(part, truth)
+        agree(noisy.step([3, 14]), quiet.step([3, 14]))
     assert noisy.dropped_episodes == 0
 
 
@@ -306,7 +387,7 @@ def test_an_engine_that_fails_is_replaced_and_its_episode_dropped(
         lab.set(STEP_SECONDS=10)  # in which the others answer
     lab.misbehave(step={"do": how, "at": 9, "once": str(tmp_path / "once")})
     env = lab.make(3, seed=5)
-    np.testing.assert_array_equal(env.reset(), good.reset())
+    assert told(env.reset()) == told(good.reset())
     before = set(engines())
     for t in range(5):
         with caplog.at_level(logging.WARNING, "leco.envs.dmlab.environment"):
@@ -323,7 +404,7 @@ def test_an_engine_that_fails_is_replaced_and_its_episode_dropped(
         assert env.dropped_E.tolist() == (steps.done_E.tolist() if t == 2 else [False] * 3)
         if t >= 2:
             others = np.arange(3) != e
-            np.testing.assert_array_equal(steps.observation_EO[others], truth.observation_EO[others])
+            assert told(steps.observation_EO[others]) == told(truth.observation_EO[others])
             np.testing.assert_array_equal(steps.reward_E[others], truth.reward_E[others])
     assert spelled(steps.observation_EO[e], 1)[0] == 8  # two actions later it is well
     assert env.dropped_episodes == 1
@@ -415,13 +496,44 @@ def test_engines_end_when_their_parent_is_killed(lab: Lab, tmp_path: Path) -> No
 
 def test_without_the_module_says_what_to_install(lab: Lab) -> None:
     lab._patch.delenv("PYTHONPATH")
-    with pytest.raises(ValueError, match=r"build and install deepmind_lab .* LECO_DMLAB_PYTHON names") as error:
+    with pytest.raises(ValueError, match=r"docs/dmlab.md tells what to install there; LECO_DMLAB_PYTHON") as error:
         lab.make(3)
     assert str(error.value).startswith(
-        f"DeepMind Lab is not installed for {sys.executable}, which raised ModuleNotFoundError: "
+        f"DeepMind Lab cannot be used with {sys.executable}, which raised ModuleNotFoundError: No module named 'deepmind_lab'"
     )
     assert "\n" not in str(error.value)
     assert engines() == []
+
+
+@pytest.mark.parametrize("missing", ["dm_env", "pkg_resources"])
+def test_without_what_the_module_imports_says_what_it_is(lab: Lab, tmp_path: Path, missing: str) -> None:
+    for each in DMLAB_STAND_IN.iterdir():
+        if each.stem != missing:
+            (tmp_path / each.name).symlink_to(each)
+    lab._patch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ValueError, match=f"No module named '{missing}': docs/dmlab.md tells what to install there"):
+        lab.make(1)
+
+
+def test_without_zip_says_so_before_an_engine_compiles_for_a_minute(lab: Lab, tmp_path: Path) -> None:
+    compiled = tmp_path / "compiled"
+    compiled.mkdir()
+    lab.misbehave(compiled=str(compiled))
+    lab._patch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="the program zip, with which it packs compiled levels, is not in PATH"):
+        lab.make(2).reset()
+    assert list(compiled.iterdir()) == []
+
+
+def test_what_an_engine_printed_is_told_from_its_beginning_and_its_end(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab.misbehave(reset={"do": "compile"})
+    env = lab.make(1)
+    with pytest.raises(RuntimeError, match=r"(?s)line 125: zip: command not found.* \[\.\.\.\] .*the end$") as error:
+        env.reset()
+    assert len(str(error.value)) < 2000
+    assert caplog.text.count("zip: command not found") == 5
 
 
 def test_a_module_for_another_python_says_so(lab: Lab, tmp_path: Path) -> None:
@@ -467,7 +579,7 @@ def test_an_interpreter_that_is_no_use_says_why(lab: Lab, tmp_path: Path, progra
 
 
 def test_what_the_module_refuses_is_an_error_at_once(lab: Lab) -> None:
-    with pytest.raises(ValueError, match=r"cannot play lasertag_tiny: .* Invalid levelName flag 'lasertag_tiny'"):
+    with pytest.raises(ValueError, match=r"cannot play lasertag_tiny: .*Level not found: Failed to open file"):
         lab.make(2, level="lasertag_tiny")
 
 
@@ -512,6 +624,58 @@ def test_the_renderer_reaches_the_module(lab: Lab) -> None:
         lab.make(1)
     lab.set(RENDERER="hardware")
     lab.make(1).reset()
+
+
+# --- the stand-in: where it was found to differ from the real module, it is as that one ---
+
+AS_THE_REAL_ONE = f"""
+import deepmind_lab, numpy as np
+
+def raised(call, *arguments, **named):
+    try:
+        call(*arguments, **named)
+    except Exception as error:
+        return f"{{type(error).__name__}}: {{error}}"
+
+Lab, level = deepmind_lab.Lab, {LEVEL!r}
+settings = {{"width": "96", "height": "72", "logLevel": "WARN"}}
+assert raised(Lab, level, [], config=None).startswith("TypeError")
+assert "Invalid setting" in raised(Lab, level, [], config={{"wide": "96"}})
+assert raised(Lab, "tiny", []).startswith('RuntimeError: Failed to init environment - "Level not found: Failed to open file')
+keys, there = [], []
+
+class Cache:
+    def fetch(self, key, path):
+        there.append(__import__("os").path.exists(path))
+        return 0
+    def write(self, key, path):
+        keys.append(key)
+
+lab = Lab(level, ["RGB_INTERLEAVED"], config=settings, level_cache=Cache())
+assert not hasattr(lab, "fps")
+assert lab.num_steps() == 0
+for seed in (None, 2**31, -5, 7, 7):
+    assert lab.reset(seed=seed)
+assert raised(lab.reset, seed=7.0).startswith("ValueError")
+assert raised(lab.reset, episode=2**31).startswith("OverflowError")
+assert all(key.startswith("lt_procedural_aas_") and len(key) == 50 for key in keys)
+assert keys[-2] == keys[-1] != keys[0]
+assert there == [False, True, True, True, True]
+lab.step(np.array([9999, 0, 5, 7, 3, 2, 9], np.intc), num_steps=20_000)
+assert (lab.num_steps(), lab.is_running()) == (20_000, False)
+assert "wrong status" in raised(lab.observations)
+lab.close()
+print("closed", flush=True)
+lab.{{after}}
+"""
+
+
+@pytest.mark.parametrize("after", ["reset()", "action_spec()"])
+def test_the_stand_in_is_as_strict_and_as_lax_as_the_module(lab: Lab, after: str) -> None:
+    assert lab
+    program = [sys.executable, "-W", "ignore", "-c", AS_THE_REAL_ONE.replace("{after}", after)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.stdout, done.returncode) == ("closed\n", -signal.SIGSEGV), done.stderr
 
 
 # --- the level cache ---
@@ -706,3 +870,18 @@ def test_leco_eval_plays_lasertag_to_the_end_with_an_engine_that_crashes(
     assert recording.episodes[0].grid(0) is None
     with Image.open(picture) as opened:
         assert (opened.format, opened.size) == ("GIF", (960, 480))
+
+
+def test_sigterm_to_leco_eval_leaves_no_engine_and_no_folder(lab: Lab, tmp_path: Path) -> None:
+    run = saved_run(tmp_path / "run", updates=7, task="lasertag_three_opponents_small", method="no-int")
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    lab._patch.setenv("TMPDIR", str(temporary))
+    lab._patch.setenv("PYTHONPATH", f"{DMLAB_STAND_IN}:{ROOT}")
+    with subprocess.Popen([sys.executable, "-P", "-m", "leco", "eval", str(run), "--episodes=2"]) as player:
+        until(lambda: len(list(temporary.glob("leco-dmlab-*/dmlab_temp_folder_*"))) == 2)
+        children = engines(player.pid)
+        player.terminate()
+        assert player.wait(PATIENCE) == 128 + signal.SIGTERM
+    assert list(temporary.iterdir()) == []
+    until(lambda: not any(Path(f"/proc/{each}").exists() for each in children))

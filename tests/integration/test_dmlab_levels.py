@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leco.envs.dmlab.environment import DmlabEnv
+from support import needs
 from support.paths import DMLAB_STAND_IN, ROOT
 from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = needs.zip_program.mark
 LEVEL = "contributed/dmlab30/lasertag_three_opponents_small"
 
 
@@ -89,7 +91,16 @@ def test_a_level_that_fails_is_named_the_others_are_compiled_and_the_code_says_s
         (["--config", "{}"], {"LECO_DMLAB_CACHE": "off"}, "LECO_DMLAB_CACHE is off"),
         (["--config", "{}", "--part", "2", "--parts", "2"], {}, "--part is 2, expected less than --parts (2)"),
         ([], {}, "--config is missing"),
-        (["--config", "{}"], {"PYTHONPATH": str(ROOT)}, "DeepMind Lab is not installed"),
+        (
+            ["--config", "{}"],
+            {"PYTHONPATH": str(ROOT)},
+            "No module named 'deepmind_lab': docs/dmlab.md tells what to install",
+        ),
+        (
+            ["--config", "{}"],
+            {"PATH": "/nowhere"},
+            "the program zip, with which it packs compiled levels, is not in PATH",
+        ),
         (["--config", "{}"], {"LECO_DMLAB_PYTHON": "/nowhere/python"}, "cannot run /nowhere/python"),
     ],
 )

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -366,3 +367,17 @@ def test_without_the_package_one_sentence_says_what_to_do(tmp_path: Path, module
     env = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
     assert done.stderr.splitlines()[-1] == f"ValueError: {sentence}"
+
+
+def test_the_ends_of_a_deathmatch_are_spread_by_a_first_episode_that_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCENARIOS, FIGHT, replace(SCENARIOS[FIGHT], max_steps=12))
+    with closing(VizdoomEnv(FIGHT, 2, seed=0)) as env:
+        env.reset(first_lengths=[6, 12])
+        ends = []
+        for t in range(24):
+            steps = env.step([8, 8])
+            ends += [(t, e, bool(env.dropped_E[e])) for e in np.flatnonzero(steps.done_E).tolist()]
+        assert ends == [(5, 0, True), (11, 1, False), (17, 0, False), (23, 1, False)]
+        assert env.dropped_episodes == 0
+        env.reset()
+        assert [env.step([8, 8]).done_E.tolist() for _ in range(12)] == [[False] * 2] * 11 + [[True] * 2]

@@ -37,4 +37,5 @@ kustomize = Need(
     None,
     _has("kubectl") or _has("kustomize"),
 )
-NEEDS = (browser, prometheus, redis, kustomize)
+zip_program = Need("needs zip, as DeepMind Lab does", "zip", _has("zip"))
+NEEDS = (browser, prometheus, redis, kustomize, zip_program)

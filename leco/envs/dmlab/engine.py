@@ -10,7 +10,7 @@ Python 3.7 or newer, numpy and deepmind_lab. They talk over a socket pair: whate
     engine  FIRST       the picture
     parent  STEP        seven integers, what `Lab.step` takes
     engine  STEPPED     the reward, whether the episode goes on, and if so the picture
-    engine  MISSING     instead of READY, with the reason: the modules cannot be imported
+    engine  MISSING     instead of READY, with the reason: a module cannot be imported, or there is no zip
     engine  FAILED      instead of any answer, with the reason; the engine ends
 
 Every message is a kind, a length and so many bytes. The engine ends when the parent closes the socket or dies.
@@ -23,6 +23,7 @@ import importlib
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -137,8 +138,7 @@ def serve(link: Link) -> None:
     if first is None:
         return
     try:
-        importlib.import_module("numpy")
-        importlib.import_module("deepmind_lab")
+        _check_installed()
     except Exception as error:  # noqa: BLE001  # a module built for another Python or numpy fails in many ways
         link.send(MISSING, _words(error))
         return
@@ -153,6 +153,14 @@ def serve(link: Link) -> None:
         engine.close()
     except Exception as error:  # noqa: BLE001  # whatever the module raises, the parent decides
         link.send(FAILED, _words(error))
+
+
+def _check_installed() -> None:
+    """Raises whatever the module raises when it is imported. Without zip its first level would fail, after minutes."""
+    importlib.import_module("numpy")
+    importlib.import_module("deepmind_lab")
+    if shutil.which("zip") is None:
+        raise FileNotFoundError("the program zip, with which it packs compiled levels, is not in PATH")
 
 
 def _beside(name: str) -> Any:

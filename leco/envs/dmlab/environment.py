@@ -22,11 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from leco.envs.dmlab import engine as wire
-from leco.envs.dmlab.process import SHAPE, Engine, gather
+from leco.envs.dmlab.process import SHAPE, Engine, gather, not_installed
 from leco.envs.vector import Steps, checked_actions, checked_num_envs, checked_seed, episode_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from leco.envs.dmlab.process import EngineError
 
@@ -125,14 +125,15 @@ class Machine:
 
 
 class DmlabEnv:
-    """E environments of one level; see `VectorEnv`. Rewards are the level's own, and no episode is called a success.
+    """E environments of one level; see `FixedLengthEnv`. Rewards are the level's own, and no episode is called a success.
 
     An engine that crashes or hangs is replaced, and its episode ends where it was last seen.
 
     Args:
         level: As DeepMind Lab calls it, for example contributed/dmlab30/lasertag_three_opponents_small.
         num_envs: How many.
-        seed: Episode k of environment e depends on (seed, e, k) alone.
+        seed: The map of episode k of environment e depends on (seed, e, k) alone. Where players start, and what is seen later,
+            does not: the engine draws that itself.
         machine: Read from the environment variables if it is not given.
 
     Raises:
@@ -140,7 +141,7 @@ class DmlabEnv:
 
     Attributes:
         dropped_episodes: How many ended because their engine failed.
-        dropped_E: bool [E], whether the episode that ended in the last step did.
+        dropped_E: bool [E], whether the episode that ended in the last step did, or was cut to spread ends.
     """
 
     def __init__(self, level: str, num_envs: int, seed: int, *, machine: Machine | None = None) -> None:
@@ -153,6 +154,7 @@ class DmlabEnv:
         self._engines = [Engine(machine.python, first_message) for _ in range(checked_num_envs(num_envs))]
         self._episode_E = [-1] * num_envs
         self._length_E = [0] * num_envs
+        self._limit_E = [MAX_STEPS] * num_envs
         self._failures_E = [0] * num_envs
         self.dropped_E = np.zeros(num_envs, np.bool_)
         self._seen_EO: npt.NDArray[np.uint8] | None = None
@@ -173,13 +175,14 @@ class DmlabEnv:
         """E, how many environments there are."""
         return len(self._engines)
 
-    def reset(self, seed: int | None = None) -> npt.NDArray[np.uint8]:
+    def reset(self, seed: int | None = None, *, first_lengths: Sequence[int] | None = None) -> npt.NDArray[np.uint8]:
         """Starts every environment at its episode 0."""
         if not self._engines:
             raise RuntimeError("the environments have been closed")
         if seed is not None:
             self._seed = checked_seed(seed)
         self._episode_E = [-1] * len(self._engines)
+        self._limit_E = list(first_lengths or [MAX_STEPS] * self.num_envs)
         self._seen_EO = np.zeros((len(self._engines), *SHAPE), np.uint8)
         self._begin(range(len(self._engines)))
         return self._seen_EO.copy()
@@ -194,19 +197,23 @@ class DmlabEnv:
         answers, lost = gather(dict(enumerate(self._engines)), self._machine.step_seconds)
         reward_E = np.zeros(len(self._engines), np.float32)
         done_E = np.zeros(len(self._engines), np.bool_)
+        self.dropped_E = np.zeros(len(self._engines), np.bool_)
         for e, content in answers.items():
             self._failures_E[e] = 0
             self._length_E[e] += 1
             reward_E[e], running = wire.OUTCOME.unpack_from(content)
-            done_E[e] = not running or self._length_E[e] >= MAX_STEPS
+            done_E[e] = not running or self._length_E[e] >= self._limit_E[e]
+            self.dropped_E[e] = running and self._limit_E[e] <= self._length_E[e] < MAX_STEPS
             if running:  # else the engine shows nothing: the episode ends with what was seen before
                 self._seen_EO[e] = _picture(content[wire.OUTCOME.size :])
-        self.dropped_E = np.zeros(len(self._engines), np.bool_)
         for e, error in lost.items():
             self._drop(e, error)
             done_E[e] = self.dropped_E[e] = True
         terminal_FO = self._seen_EO[done_E]
-        self._begin(np.flatnonzero(done_E).tolist())
+        ended = np.flatnonzero(done_E).tolist()
+        for e in ended:
+            self._limit_E[e] = MAX_STEPS
+        self._begin(ended)
         return Steps(self._seen_EO.copy(), reward_E, done_E, np.zeros_like(done_E), terminal_FO)
 
     def close(self) -> None:
@@ -228,16 +235,13 @@ class DmlabEnv:
         _, lost = gather({0: self._engines[0]}, self._machine.reset_seconds)
         if not lost:
             return
-        words = self._engines[0].last_words()
+        words = self._engines[0].words()
         self._engines[0].kill()
         if lost[0].missing:
-            raise ValueError(
-                f"DeepMind Lab is not installed for {python}, which {lost[0]}: build and install deepmind_lab there, or for "
-                f"another interpreter; {advice}"
-            )
+            raise not_installed(python, lost[0])
         raise ValueError(
-            f"DeepMind Lab cannot play {level}: its process {lost[0]}{words}; it ran in {python}, which must be Python 3.7 or "
-            f"newer with numpy and deepmind_lab; {advice}"
+            f"DeepMind Lab cannot play {level}: its process {lost[0]}{words}; it ran in {python}, which must be Python 3.7 to "
+            f"3.11 with numpy and deepmind_lab; {advice}"
         )
 
     def _begin(self, environments: Iterable[int]) -> None:
@@ -260,7 +264,7 @@ class DmlabEnv:
     def _drop(self, e: int, error: EngineError) -> None:
         """Gives up the episode and its engine; the next episode starts another."""
         engine = self._engines[e]
-        words = engine.last_words()
+        words = engine.words()
         engine.kill()
         self.dropped_episodes += 1
         self._failures_E[e] += 1

@@ -21,6 +21,7 @@ def _lasertag(size: str, description: str, scores: tuple[float, float]) -> Task:
         num_actions=15,
         gamma=0.99,
         max_steps=3600,
+        fixed_length=True,
         scores=scores,
         solvable=False,
         reward_shaping="soft-asymmetric",
@@ -42,6 +43,7 @@ FAMILY = Family(
         _lasertag("large", "the same in a large maze, where they are seldom met", (-0.102, 31.5)),
     ),
     make=make,
+    reproducible=False,  # the map follows the seed; where players start, and what is seen later, does not
     max_envs=8,
     max_recorded=2,  # an episode of pictures takes up to 75 MB
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leco.envs.dmlab.process import Engine, gather
+from leco.envs.dmlab.process import Engine, gather, not_installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ def compile_levels(level: str, seeds: Iterable[int], machine: Machine) -> Iterat
         new engine.
 
     Raises:
-        ValueError: the interpreter cannot be run, or has no deepmind_lab.
+        ValueError: the interpreter cannot be run, or something that DeepMind Lab needs is not installed.
     """
     engine = Engine(machine.python, machine.configuration(level))
     try:
@@ -35,12 +35,10 @@ def compile_levels(level: str, seeds: Iterable[int], machine: Machine) -> Iterat
             if not lost:
                 yield seed, None
                 continue
-            words = engine.last_words()
+            words = engine.words()
             engine.kill()
             if lost[0].missing:
-                raise ValueError(
-                    f"DeepMind Lab is not installed for {machine.python}, which {lost[0]}: see docs/dmlab.md"
-                )
+                raise not_installed(machine.python, lost[0])
             yield seed, f"{lost[0]}{words}"
     finally:
         engine.kill()

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 SHAPE = (72, 96, 3)  # of a picture
 _PIXELS = SHAPE[0] * SHAPE[1] * SHAPE[2]
-_LAST_WORDS = 600  # characters
+_WORDS = 600  # characters of the beginning, and of the end, of what an engine printed
 
 
 class EngineError(Exception):
-    """An engine that is of no more use, and why. `missing`: its interpreter cannot import what it needs."""
+    """An engine that is of no more use, and why. `missing`: something that it needs is not installed."""
 
     def __init__(self, reason: str, *, missing: bool = False) -> None:
         super().__init__(reason)
@@ -110,10 +110,14 @@ class Engine:
                 return content
         return None
 
-    def last_words(self) -> str:
-        """The end of what the engine printed in this episode."""
+    def words(self) -> str:
+        """What the engine printed in this episode. Of much, the beginning, which has the cause, and the end."""
         size = os.fstat(self._printed).st_size
-        words = os.pread(self._printed, _LAST_WORDS, max(size - _LAST_WORDS, 0)).decode("utf-8", "replace").strip()
+        first, last = os.pread(self._printed, _WORDS, 0), b""
+        if size > _WORDS:
+            last = os.pread(self._printed, _WORDS, max(size - _WORDS, _WORDS))
+        between = b" [...] " if size > 2 * _WORDS else b""
+        words = (first + between + last).decode("utf-8", "replace").strip()
         return f"; it printed: {words}" if words else ""
 
     def kill(self) -> None:
@@ -174,6 +178,14 @@ class Engine:
         if code >= 0:
             return f"ended with exit code {code}"
         return f"was ended by {({each.value: each.name for each in signal.Signals}).get(-code, f'signal {-code}')}"
+
+
+def not_installed(python: str, error: EngineError) -> ValueError:
+    """What to do about something that an engine needs and does not find."""
+    return ValueError(
+        f"DeepMind Lab cannot be used with {python}, which {error}: docs/dmlab.md tells what to install there; "
+        "LECO_DMLAB_PYTHON names another interpreter"
+    )
 
 
 def gather(engines: Mapping[int, Engine], seconds: float) -> tuple[dict[int, bytes], dict[int, EngineError]]:

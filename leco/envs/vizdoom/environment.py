@@ -8,6 +8,7 @@ O...  shape of one observation
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +18,16 @@ from leco.envs.vizdoom.engine import CRASHES, OBSERVATION_SHAPE, Engine
 from leco.envs.vizdoom.guard import Guard
 from leco.envs.vizdoom.scenarios import SCENARIOS
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _log = logging.getLogger(__name__)
 
 _MOST_CRASHES = 3  # in a row, in one environment: then it is no accident
 
 
 class VizdoomEnv:
-    """E environments of one scenario, each with an engine process of its own, stepped in turn; see `VectorEnv`.
+    """E environments of one scenario, each with an engine process of its own, stepped in turn; see `FixedLengthEnv`.
 
     An engine that crashes is started again and its episode dropped: it is reported as ended, without reward or success, in what
     was seen last.
@@ -34,7 +38,7 @@ class VizdoomEnv:
         seed: at least 0.
 
     Attributes:
-        dropped_E: bool [E], whether the episode that ended in the last step was dropped.
+        dropped_E: bool [E], whether the episode that ended in the last step was dropped, or cut to spread ends.
     """
 
     def __init__(self, scenario: str, num_envs: int, seed: int) -> None:
@@ -48,6 +52,7 @@ class VizdoomEnv:
         self._seen_EO = np.zeros((num_envs, *OBSERVATION_SHAPE), np.uint8)
         self._episode_E: list[int] = []
         self._crashes_E = [0] * num_envs
+        self._left_E: list[int] = []  # actions until a first episode is cut to spread ends; below 0 there is no cut
         self._dropped = 0
         self.dropped_E = np.zeros(num_envs, np.bool_)
 
@@ -71,13 +76,14 @@ class VizdoomEnv:
         """How many episodes were cut short because the engine crashed."""
         return self._dropped
 
-    def reset(self, seed: int | None = None) -> npt.NDArray[np.uint8]:
+    def reset(self, seed: int | None = None, *, first_lengths: Sequence[int] | None = None) -> npt.NDArray[np.uint8]:
         """Starts every environment at its episode 0."""
         if seed is not None:
             self._seed = checked_seed(seed)
         if self._guard.closed:
             raise RuntimeError("the environments are closed")
         self._episode_E = [-1] * len(self._engines)
+        self._left_E = list(first_lengths or [0] * self.num_envs)
         for e in range(len(self._engines)):
             self._begin(e)
         return self._seen_EO.copy()
@@ -100,7 +106,11 @@ class VizdoomEnv:
                 self._dropped += 1
                 done_E[e] = self.dropped_E[e] = True
                 self._crashed(e, crash)
+            self._left_E[e] -= 1
+            if self._left_E[e] == 0 and not done_E[e]:
+                done_E[e] = self.dropped_E[e] = True
             if done_E[e]:
+                self._left_E[e] = 0
                 last.append(self._seen_EO[e].copy())
                 self._begin(e)
         terminal_FO = np.array(last, np.uint8).reshape(-1, *OBSERVATION_SHAPE)

@@ -20,6 +20,7 @@ def _vizdoom(scenario: str, num_actions: int, max_steps: int, description: str, 
         num_actions=num_actions,
         gamma=0.99,
         max_steps=max_steps,
+        fixed_length=not solvable,  # nothing but the clock ends a deathmatch
         solvable=solvable,
     )
 

@@ -13,7 +13,7 @@ from leco.config.experiment import ActorConfig, ConfigError, Experiment, Learner
 from leco.config.presets import PRESETS
 from leco.config.toml import parse, to_toml
 from leco.config.training import HashConfig, NetworkConfig, TrainingConfig
-from leco.envs.registry import TASKS
+from leco.envs.registry import TASKS, family_of
 from leco.methods.table import METHODS, Hash, find_method
 from support.training_case import paper_config
 
@@ -52,7 +52,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
             checkpoint_every=turn * draw(st.integers(1, 1000)),
             keep_checkpoints=draw(counts),
             log_every=draw(counts),
-            deterministic=draw(st.booleans()),
+            deterministic=family_of(TASKS[task]).reproducible and draw(st.booleans()),
         ),
         training=paper_config(
             gamma=draw(shares),
@@ -464,6 +464,11 @@ def test_a_deterministic_run_needs_whole_turns() -> None:
         ConfigError, match=r"learner.publish_every is 3, expected a divisor of 2, the updates of a turn"
     ):
         turns(learner__publish_every=3)
+
+
+def test_a_deterministic_run_needs_episodes_that_follow_from_their_seed() -> None:
+    with pytest.raises(ConfigError, match=r"learner.deterministic is true, but episodes of lasertag.* leave it out"):
+        turns(task="lasertag_three_opponents_small", preset="paper")
 
 
 def test_other_runs_need_none() -> None:

@@ -16,6 +16,7 @@ from leco.envs.minigrid.compiled import CompiledMiniGrid
 from leco.envs.minigrid.levels import refusal
 from leco.envs.minigrid.reference import ReferenceMiniGrid, make_one
 from leco.envs.registry import TASKS, find_task, make
+from leco.envs.vector import spread_lengths
 from support.uncompiled import make_uncompiled
 
 MINIGRID = tuple(name for name, task in TASKS.items() if task.family == "minigrid")
@@ -185,3 +186,15 @@ def test_a_wrapped_task_is_left_to_minigrid() -> None:
 def test_another_version_of_minigrid_is_left_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(minigrid, "__version__", "3.9.0")
     assert isinstance(make("Empty-5x5", 1, 0), ReferenceMiniGrid)
+
+
+def test_first_episodes_are_spread_evenly_in_an_actor_and_among_actors() -> None:
+    assert spread_lengths(16, 3600, 0) == [225 * (e + 1) for e in range(16)]
+    assert spread_lengths(4, 12, 0) == [3, 6, 9, 12]
+    assert sorted(length for actor in range(8) for length in spread_lengths(1, 80, actor)) == list(range(10, 81, 10))
+    assert spread_lengths(3, 1, 2**32 - 1) == [1, 1, 1]
+
+
+def test_episodes_of_minigrid_have_no_fixed_length() -> None:
+    fixed = {name for name, task in TASKS.items() if task.fixed_length}
+    assert fixed == {"lasertag_three_opponents_small", "lasertag_three_opponents_large", "vizdoom-deathmatch"}
