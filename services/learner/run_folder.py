@@ -9,7 +9,6 @@ checkpoints/        see services.learner.checkpoints
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import platform
 import re
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 from leco.checkpoint.atomic_file import atomic_write
 from leco.checkpoint.trained import frames_of_update, trained_updates
 from leco.config.experiment import ConfigError, Experiment
-from leco.config.toml import parse, to_toml
+from leco.config.toml import flat, parse, to_toml
 from leco.envs.registry import FAMILIES
 from leco.telemetry.provenance import hardware, typed_command
 
@@ -54,32 +53,37 @@ def check_same(folder: Path, experiment: Experiment) -> None:
     Raises:
         ConfigError: what differs, and what to do.
     """
+    if differs := difference(folder, experiment):
+        raise ConfigError(
+            f"{folder} holds a run of another experiment ({differs}); choose another folder, or give the same experiment to go on"
+        )
+
+
+def difference(folder: Path, experiment: Experiment) -> str:
+    """Why an experiment cannot go on in a run's folder: other settings, or fewer frames than were trained. Empty if it can.
+
+    Raises:
+        ConfigError: the folder's config.toml cannot be used.
+    """
     kept = folder / "config.toml"
     if not kept.exists():
-        return
-    now, then = _flat(experiment), _flat(parse(kept.read_text()))
-    changed = [f"{key} is {now[key]!r}, was {then[key]!r}" for key in now if now[key] != then[key] and key not in ENDS]
-    if changed:
-        raise ConfigError(
-            f"{folder} holds a run of another experiment ({'; '.join(changed)}); "
-            "choose another folder, or give the same experiment to go on"
-        )
+        return ""
+    try:
+        then = flat(parse(kept.read_text()))
+    except ConfigError as error:
+        raise ConfigError(f"{kept} cannot be used: {error}") from None
+    now, off = flat(experiment), "off"
+    changed = [
+        f"{key} is {now.get(key, off)!r}, was {then.get(key, off)!r}"
+        for key in now | then
+        if key not in ENDS and now.get(key) != then.get(key)
+    ]
     # A run ends with whole updates, and a deterministic one with a checkpoint: a little more is as it should be.
-    trained = trained_updates(folder) * frames_of_update(experiment)
-    if trained - experiment.frames >= experiment.learner.checkpoint_every * frames_of_update(experiment):
-        raise ConfigError(
-            f"{folder} has trained {trained:,} frames already, and is to end after {experiment.frames:,}: give more (--frames), "
-            "or choose another folder"
-        )
-
-
-def _flat(experiment: Experiment) -> dict[str, object]:
-    """Values by dotted key, as in TOML."""
-    flat: dict[str, object] = {}
-    for name, value in dataclasses.asdict(experiment).items():
-        inner = value.items() if isinstance(value, dict) else ()
-        flat |= {f"{name}.{key.rstrip('_')}": each for key, each in inner} or {name: value}
-    return flat
+    size, learner = frames_of_update(experiment), experiment.learner
+    trained = trained_updates(folder) * size
+    if not changed and trained - experiment.frames >= (learner.checkpoint_every if learner.deterministic else 1) * size:
+        changed = [f"frames is {experiment.frames:,}, but {trained:,} are trained already: give more"]
+    return "; ".join(changed)
 
 
 def run_name(folder: Path) -> str:

@@ -285,7 +285,7 @@ def test_more_frames_extend_a_run_and_fewer_are_refused_once_it_has_them(tmp_pat
     trained(tmp_path / "one", 20)
     for frames in (FRAMES + 1, 10 * FRAMES, FRAMES, FRAMES - UPDATE + 1):
         check_folder([run(frames=frames)], tmp_path)
-    with pytest.raises(ConfigError, match=r"one: frames is 1,900, but it was trained on 2,000\."):
+    with pytest.raises(ConfigError, match=r"one: frames is 1,900, but 2,000 are trained already: give more\."):
         check_folder([run(frames=FRAMES - UPDATE)], tmp_path)
     trained(tmp_path / "two", 3, run(frames=10**9))
     check_folder([run("two")], tmp_path)  # by mistake too many were asked for, and it is not there yet
