@@ -7,6 +7,8 @@ import signal
 import sys
 from importlib import import_module, metadata
 
+from leco.nearest import did_you_mean
+
 COMMANDS = {
     "train": ("leco.cli.train", "train on this machine: all services as child processes"),
     "eval": ("leco.cli.evaluate", "play fresh episodes with a trained policy"),
@@ -46,7 +48,9 @@ def main() -> None:
         module = import_module(COMMANDS[name][0])
         getattr(module, name if name in ("tasks", "methods") else "main")(sys.argv[2:])
     else:
-        sys.exit(f"leco: there is no command {name!r}; the commands are: {', '.join(COMMANDS)}. See leco --help.")
+        hint = did_you_mean(name, COMMANDS, f"the commands are: {', '.join(COMMANDS)}")
+        sys.stderr.write(f"leco: there is no command {name!r}; {hint}\n")
+        sys.exit(2)
 
 
 def _end(number: int, _frame: object) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from leco.report.page import write_report
 from leco.report.runs import ReportError, read_runs
+from services.flags import Parser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,7 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Reads, draws, says where."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "leco report", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of runs, or of sweeps")
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         commands = [command for folder in given.runs for command in _sweep_command(folder)]
         figures = write_report(runs, given.out, title=given.title or _title(runs), commands=commands)
     except (ReportError, OSError) as error:
-        sys.exit(f"leco report: {error}")
+        parser.refuse(error)
     for run in runs:
         for sentence in run.missing:
             sys.stdout.write(f"{run.name}: {sentence}\n")
