@@ -26,6 +26,7 @@ from leco.report.metrics import GOAL, read_table, when_reached
 from leco.report.runs import read_curves
 from leco.report.style import save_png, styled
 from leco.telemetry.provenance import process_start
+from leco.words import counted
 from services.flags import Parser, number, whole_number
 
 if TYPE_CHECKING:
@@ -83,7 +84,9 @@ def play(folder: Path, episodes: int, picture: Path) -> None:
     """Plays fresh episodes with a run or an entry of the zoo, says how they went, and draws the first that was solved."""
     trained, keeper = trained_state(folder, "newest"), Keeper(episodes)
     task = find_task(trained.experiment.task)
-    sys.stdout.write(f"\n{task.name}, after {trained.updates:,} updates: {episodes} fresh episodes\n")
+    sys.stdout.write(
+        f"\n{task.name}, after {counted(trained.updates, 'update')}: {counted(episodes, 'fresh episode')}\n"
+    )
     sys.stdout.flush()
     sys.stdout.write(summary(evaluate(trained.policy, task, episodes=episodes, seed=0, greedy=False, keeper=keeper)))
     solved = [each for each in keeper.episodes if each.solved][:1]

@@ -21,6 +21,7 @@ from leco.evaluation.rollout import EvaluationError, Keeper, Result, evaluate
 from leco.evaluation.summary import numbers, summary
 from leco.evaluation.trained import read_experiment, trained_state
 from leco.evaluation.zoo import absent, is_entry
+from leco.words import counted
 from services.flags import Parser, new_file, whole_number
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ def _evaluate(given: argparse.Namespace, checkpoint: str) -> None:
     how = {"seed": given.seed, "greedy": given.greedy}
     result = evaluate(trained.policy, task, episodes=given.episodes, keeper=keeper, **how)
     sys.stdout.write(
-        f"{task.name}, {trained.experiment.method}, after {trained.updates:,} updates: {given.episodes} fresh episodes\n"
+        f"{task.name}, {trained.experiment.method}, after {counted(trained.updates, 'update')}: "
+        f"{counted(given.episodes, 'fresh episode')}\n"
     )
     sys.stdout.write(summary(result, task))
     recording = make_recording(trained, keeper.episodes, run=given.run.resolve().name, checkpoint=checkpoint, **how)
@@ -96,7 +98,7 @@ def _evaluate(given: argparse.Namespace, checkpoint: str) -> None:
         from leco.evaluation.video import film  # noqa: PLC0415  # needs more packages
 
         film(recording, given.video)
-        sys.stdout.write(f"an episode of {len(recording.episodes[0].action_T)} actions: {given.video}\n")
+        sys.stdout.write(f"an episode of {counted(len(recording.episodes[0].action_T), 'action')}: {given.video}\n")
     if given.json is not None:
         atomic_write(given.json, (json.dumps(evaluation_json(trained, result, how), indent=1) + "\n").encode())
 

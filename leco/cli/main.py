@@ -7,7 +7,7 @@ import signal
 import sys
 from importlib import import_module, metadata
 
-from leco.nearest import did_you_mean
+from leco.words import did_you_mean
 
 COMMANDS = {
     "train": ("leco.cli.train", "train on this machine: all services as child processes"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from leco.report.page import write_report
 from leco.report.runs import ReportError, read_runs
+from leco.words import counted
 from services.flags import Parser
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for run in runs:
         for sentence in run.missing:
             sys.stdout.write(f"{run.name}: {sentence}\n")
-    sys.stdout.write(f"{len(runs)} runs, {len(figures)} figures: {given.out / 'index.html'}\n")
+    sys.stdout.write(f"{counted(len(runs), 'run')}, {counted(len(figures), 'figure')}: {given.out / 'index.html'}\n")
 
 
 def _title(runs: Sequence[Run]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from typing import TYPE_CHECKING, Any
 
-from leco.nearest import did_you_mean
+from leco.words import did_you_mean
 
 if TYPE_CHECKING:
     from leco.methods.table import Method

@@ -26,7 +26,7 @@ from leco.config.presets import with_preset
 from leco.envs.registry import find_task
 from leco.methods.table import find_method
 from leco.models.kinds.table import find_kind
-from leco.nearest import nearest
+from leco.words import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from leco.envs.dmlab import family as dmlab
 from leco.envs.minigrid import family as minigrid
 from leco.envs.vizdoom import family as vizdoom
-from leco.nearest import did_you_mean
+from leco.words import did_you_mean
 
 if TYPE_CHECKING:
     from leco.envs.task import Family, Task

@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from leco.nearest import did_you_mean
+from leco.words import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

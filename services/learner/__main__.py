@@ -15,7 +15,7 @@ import torch
 from leco.checkpoint.folder_lock import locked
 from leco.checkpoint.state_file import SavedStateError
 from leco.config.experiment import ConfigError, method_of
-from leco.config.toml import to_toml
+from leco.config.toml import flat, show, to_toml
 from leco.envs.registry import find_task
 from leco.learning.state import Networks, init
 from leco.models.build import build
@@ -137,7 +137,8 @@ def build_learner(
     checkpoints = Checkpoints(settings.run_dir / "checkpoints", experiment.learner.keep_checkpoints)
     found = checkpoints.newest(init(networks))
     state, metadata = found if found is not None else (init(networks), {})
-    metrics_logger = MetricsLogger(settings.run_dir, state.updates, clock_zero=clock_zero())
+    told = {key: show(value) if isinstance(value, list) else value for key, value in flat(experiment).items()}
+    metrics_logger = MetricsLogger(settings.run_dir, state.updates, clock_zero=clock_zero(), settings=told)
     episodes = EpisodeStats(metrics_logger.episodes)
     stack.callback(metrics_logger.close)
     queue = TrajectoryQueue(

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from torch.utils.tensorboard.summary import hparams
 from torch.utils.tensorboard.writer import SummaryWriter
 
 from leco.checkpoint.atomic_file import atomic_write
@@ -29,6 +30,17 @@ COLUMNS = (
     *("novelty_loss", "rnd_error", "forward_loss", "inverse_loss", "adversary_kl"),
     *("policy_lag", "queue", "waiting_share", "updating_share", "publishing_share"),
 )
+
+# Where TensorBoard shows a column; the rest is in train/.
+GROUPS = {
+    "episode": ("episodes", "return", "success", "length"),
+    "exploration": (
+        *("r_e", "r_ep", "r_ta", "r_i", "new_code_share", "distinct_share", "trust"),
+        *("rnd_error", "forward_loss", "inverse_loss", "novelty_loss", "hash_loss", "adversary_kl"),
+    ),
+}
+COMPARED = ("episode/success", "episode/return")  # what TensorBoard compares runs by
+_GROUP = {name: group for group, names in GROUPS.items() for name in names}
 
 
 class EpisodeStats:
@@ -79,13 +91,21 @@ class MetricsLogger:
         updates: How many updates the state has that training goes on from.
         clock_zero: When the run's clock stood at zero, as time.monotonic() counts; without it, the clock begins now, at what
             the last line from before has.
+        settings: Of the experiment, by name; TensorBoard lists them beside the curves (HPARAMS), so that runs can be compared.
 
     Attributes:
         episodes: How many had ended by the last line from before.
         last: The last line, as it is in the file; empty before the first.
     """
 
-    def __init__(self, folder: Path, updates: int, *, clock_zero: float | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        updates: int,
+        *,
+        clock_zero: float | None = None,
+        settings: Mapping[str, bool | str | float] | None = None,
+    ) -> None:
         self._path = folder / "metrics.csv"
         kept: list[dict[str, str]] = []
         if self._path.exists():
@@ -100,6 +120,9 @@ class MetricsLogger:
         self._board = SummaryWriter(
             str(folder / "tensorboard"), purge_step=int(kept[-1].get("frames") or 0) + 1 if kept else 0
         )
+        if settings:
+            for summary in hparams(dict(settings), dict.fromkeys(COMPARED, 0.0)):  # type: ignore[no-untyped-call]
+                self._board.file_writer.add_summary(summary)  # type: ignore[attr-defined]
 
     @property
     def seconds(self) -> float:
@@ -134,7 +157,7 @@ class MetricsLogger:
         self.last = told
         for name, value in line.items():
             if name not in ("frames", "updates"):
-                self._board.add_scalar(name, value, int(line["frames"]))
+                self._board.add_scalar(f"{_GROUP.get(name, 'train')}/{name}", value, int(line["frames"]))
         self._board.flush()
 
     def close(self) -> None:

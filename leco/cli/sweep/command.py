@@ -20,6 +20,7 @@ from leco.cli.sweep.view import View, overall, sentence
 from leco.cli.train_flags import UNTIL_HELP, read_rate
 from leco.config.experiment import ConfigError
 from leco.config.presets import PRESETS
+from leco.words import counted
 from services.flags import Parser, existing_file, number, whole_number
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def _conclude(work: Sweep, folder: Path, out: TextIO, *, already_told: bool) -> 
         out.write("stopped: what was trained is saved, the same command goes on from here\n")
         return 130
     if failed:
-        out.write(f"{len(failed)} of {len(work.jobs)} runs failed; the same command tries them again\n")
+        out.write(f"{len(failed)} of {counted(len(work.jobs), 'run')} failed; the same command tries again\n")
     return 1 if failed else 0
 
 

@@ -17,6 +17,7 @@ from leco.checkpoint.atomic_file import atomic_write
 from leco.checkpoint.trained import frames_of_update, trained_updates
 from leco.config.experiment import ConfigError, Experiment
 from leco.report.metrics import columns, read_metrics, when_reached
+from leco.words import counted
 from services.learner.run_folder import difference
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def check_folder(runs: Sequence[Run], out: Path) -> None:
     found = [(run.name, difference(out / run.name, run.experiment)) for run in runs]
     refused = [f"{name}: {differs}" for name, differs in found if differs]
     if refused:
-        more = f" (and {len(refused) - 1} more runs)" if len(refused) > 1 else ""
+        more = f" (and {counted(len(refused) - 1, 'more run')})" if len(refused) > 1 else ""
         raise ConfigError(
             f"{out} has other settings for the same run. {refused[0]}{more}. "
             "Choose another folder with --out, or give the same settings to go on"

@@ -12,7 +12,7 @@ import torch
 from leco.cli import train
 from leco.cli.main import COMMANDS, main
 from leco.config.experiment import ConfigError
-from leco.nearest import nearest
+from leco.words import nearest
 from services.learner.device import find_device
 from support.paths import ROOT
 

@@ -416,7 +416,7 @@ def test_a_run_that_fails_is_told_with_its_last_words_and_the_others_go_on(work:
     assert "a: failed; its last words:\n  word 2\n" in text
     assert "  word 9\n" in text
     assert "b: failed; its last words:\n  no such checkpoint\n" in text
-    assert text.endswith("3 of 4 runs failed; the same command tries them again\n")
+    assert text.endswith("3 of 4 runs failed; the same command tries again\n")
     work.train, work.evaluate = {}, {}
     assert work(*(run(name) for name in "abcd")) == 0
     assert work.starts.count("train a") == 2

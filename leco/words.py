@@ -1,4 +1,4 @@
-"""The name that was most likely meant."""
+"""Words for people: the name that was most likely meant, and how many there are of something."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+def counted(number: int, noun: str) -> str:
+    """So many of a noun: 1 run, 2 runs."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def did_you_mean(word: str, names: Iterable[str], otherwise: str) -> str:
