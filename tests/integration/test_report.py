@@ -210,7 +210,7 @@ def test_every_figure_is_a_png_and_an_svg(sweep: Path, tmp_path: Path, capsys: p
     report.main([str(sweep / "Empty-5x5-leco-1"), f"--out={tmp_path}", "--title=A & B"])
     out = capsys.readouterr().out
     names = sorted(path.stem for path in (tmp_path / "figures").glob("*.png"))
-    assert out.splitlines()[-1] == f"1 runs, {len(names)} figures: {tmp_path / 'index.html'}"
+    assert out.splitlines()[-1] == f"1 run, {len(names)} figures: {tmp_path / 'index.html'}"
     assert names == sorted(path.stem for path in (tmp_path / "figures").glob("*.svg"))
     kinds = ["success", "return", "r_ep", "r_ta", "r_i", "visits", "actions", "gallery", "new-codes", "codebook"]
     kinds += ["new_code_share", "frames_per_second", "policy_lag"]
