@@ -1,12 +1,13 @@
-"""Flags that are also environment variables, and those that every service has."""
+"""Command lines: a mistake is one sentence; flags that are also environment variables, and those that every service has."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from leco.rpc.tls import ChannelTls, ServerTls
 
@@ -14,7 +15,41 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class ServiceParser(argparse.ArgumentParser):
+FINAL = 2  # the exit code of what no other start heals: a mistake in flags or in a configuration
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that ends a mistake with code 2 and one sentence, which no usage hides."""
+
+    def add_argument(self, *names: str, **settings: Any) -> argparse.Action:  # as argparse has them
+        """Adds a flag. A ValueError of its `type` says what was expected."""
+        if "type" in settings:
+            settings["type"] = _told(settings["type"])
+        return super().add_argument(*names, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with code 2 and the sentence."""
+        unclear = message.startswith(("unrecognized arguments", "the following arguments"))
+        self.exit(FINAL, f"{self.prog}: {message}{f'; see `{self.prog} --help`' if unclear else ''}\n")
+
+    def refuse(self, error: Exception) -> NoReturn:
+        """Ends with code 2 and what an error says; of the system's errors, with the name of the file."""
+        if isinstance(error, OSError) and error.filename is not None and error.strerror:
+            self.error(f"cannot use {error.filename}: {error.strerror.lower()}; choose another")
+        self.error(str(error))
+
+
+def _told(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
+
+
+class ServiceParser(Parser):
     """A parser whose every flag may also come from the environment, as LECO_<SERVICE>_<FLAG>. A flag given wins.
 
     A variable that is set but empty counts as not set, as it does for Compose and Kubernetes templates.
@@ -172,12 +207,23 @@ def existing_file(text: str) -> Path:
     return path
 
 
-def whole_number(least: int, most: int) -> Callable[[str], int]:
+def new_file(text: str) -> Path:
+    """A path at which a file can be made."""
+    path = Path(text)
+    if path.is_dir():
+        raise ValueError(f"{text} is a folder: name a file")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ValueError(f"{path.parent} is not a folder that can be written to: make it, or choose another")
+    return path
+
+
+def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
     """A whole number in a range."""
+    range_ = f"of at least {least}" if most is None else f"from {least} to {most}"
 
     def read(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,18}", text) or not least <= int(text) <= most:
-            raise ValueError(f"must be a whole number from {least} to {most}, and not {text!r}")
+        if not re.fullmatch(r"[0-9]{1,18}", text) or not least <= int(text) <= (sys.maxsize if most is None else most):
+            raise ValueError(f"must be a whole number {range_}, and not {text!r}")
         return int(text)
 
     return read
@@ -185,10 +231,10 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
 
 def positive_number(text: str) -> float:
     """A number above zero."""
-    number = _number(text)
-    if not 0 < number < float("inf"):
+    found = number(text)
+    if not 0 < found < float("inf"):
         raise ValueError(f"must be above 0, and not {text}")
-    return number
+    return found
 
 
 def duration(text: str) -> float:
@@ -204,10 +250,10 @@ def size(text: str) -> int:
     matched = re.fullmatch(r"([0-9.]+)(|KiB|MiB|GiB)", text)
     if not matched:
         raise ValueError(f"must be a size such as 1048576, 512MiB or 2GiB, and not {text!r}")
-    number = int(positive_number(matched[1]) * {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[matched[2]])
-    if number == 0:
+    found = int(positive_number(matched[1]) * {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[matched[2]])
+    if found == 0:
         raise ValueError(f"must be at least 1 byte, and not {text}")
-    return number
+    return found
 
 
 def port_or_off(text: str) -> int | None:
@@ -229,11 +275,19 @@ def listen_address(text: str) -> str:
     return text
 
 
+def address(text: str) -> str:
+    """Where a service is, as gRPC writes it."""
+    if not text.startswith("unix:") and not _is_port(text.rpartition(":")[2]):
+        raise ValueError(f"must be host:port, for example 127.0.0.1:50051, and not {text!r}")
+    return text
+
+
 def _is_port(text: str) -> bool:
     return re.fullmatch(r"[0-9]{1,5}", text) is not None and int(text) <= 65535
 
 
-def _number(text: str) -> float:
+def number(text: str) -> float:
+    """A number."""
     try:
         return float(text)
     except ValueError:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from leco.config.experiment import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 LOCK = ".lock"
+LOCKS = Path("/proc/locks")
 
 
 def take(file: IO[str] | int, refusal: str) -> None:
@@ -26,6 +27,15 @@ def take(file: IO[str] | int, refusal: str) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ConfigError(refusal) from None
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process of this machine holds a run's folder. It only looks, and so is in nobody's way."""
+    try:
+        file = (folder / LOCK).stat().st_ino
+        return f":{file} " in LOCKS.read_text()
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

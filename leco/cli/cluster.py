@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from services.flags import Parser
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -41,9 +43,7 @@ class Workload:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Asks the cluster once."""
-    parser = argparse.ArgumentParser(
-        "leco cluster", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("leco cluster", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--namespace", "-n", default="leco", help="where leco is (default: leco)")
     parser.add_argument("--context", help="which cluster of the kubeconfig (default: the current one)")
     given = parser.parse_args(arguments)
@@ -52,9 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     try:
         kubernetes.config.load_kube_config(context=given.context)
+    except Exception as error:  # noqa: BLE001  # a malformed file raises whatever its readers do
+        why = " ".join(str(error).split()) or type(error).__name__
+        parser.error(
+            f"there is no access to a cluster: {why}; look at ~/.kube/config or KUBECONFIG, which kubectl uses"
+        )
+    try:
         found = workloads(given.namespace)
-    except kubernetes.config.ConfigException as error:
-        sys.exit(f"leco cluster: there is no access to a cluster: {error}")
     except kubernetes.client.ApiException as error:
         sys.exit(f"leco cluster: the cluster answered {error.status} {error.reason}")
     except HTTPError as error:

@@ -3,7 +3,6 @@ then plays KeyCorridorS6R3 with a policy of the zoo."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from pathlib import Path
@@ -27,6 +26,8 @@ from leco.report.metrics import GOAL, read_table, when_reached
 from leco.report.runs import read_curves
 from leco.report.style import save_png, styled
 from leco.telemetry.provenance import process_start
+from leco.words import counted
+from services.flags import Parser, number, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,21 +46,26 @@ OF_THE_ZOO, ZOO_EPISODES = "KeyCorridorS6R3", 20
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Trains, evaluates, draws, and plays an entry of the zoo."""
-    parser = argparse.ArgumentParser("leco demo", description=__doc__)
+    parser = Parser("leco demo", description=__doc__)
     parser.add_argument("--run-dir", type=Path, metavar="FOLDER", help="the run's folder (default: runs/demo-TIME)")
-    parser.add_argument("--frames", type=float, help="actions to train on at most (default: 1.2e6)")
-    parser.add_argument("--seed", type=int, help="of networks, actions and levels (default: 1)")
+    parser.add_argument("--frames", type=number, help="actions to train on at most (default: 1.2e6)")
+    parser.add_argument(
+        "--seed", type=whole_number(0), metavar="N", help="of networks, actions and levels (default: 1)"
+    )
     given = parser.parse_args(arguments)
     folder: Path = given.run_dir or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
     try:
         experiment = parse(EXPERIMENT, {"frames": given.frames, "seed": given.seed})
     except ConfigError as error:
-        parser.error(str(error))
+        parser.refuse(error)
     torch.set_num_threads(1)
     task = find_task(experiment.task)
     goal = f"until {100 * (experiment.until or 1):g} % of the last 100 episodes are solved"
     sys.stdout.write(f"Training {goal}. {task.name} is {task.description}.\n")
-    code = train(experiment, folder, actors=1, store="memory", threads=1, began=process_start())
+    try:
+        code = train(experiment, folder, actors=1, store="memory", threads=1, began=process_start())
+    except (ConfigError, OSError) as error:  # of the folder: nothing has begun
+        parser.refuse(error)
     if code != 0:
         sys.exit(code)
     try:
@@ -78,7 +84,9 @@ def play(folder: Path, episodes: int, picture: Path) -> None:
     """Plays fresh episodes with a run or an entry of the zoo, says how they went, and draws the first that was solved."""
     trained, keeper = trained_state(folder, "newest"), Keeper(episodes)
     task = find_task(trained.experiment.task)
-    sys.stdout.write(f"\n{task.name}, after {trained.updates:,} updates: {episodes} fresh episodes\n")
+    sys.stdout.write(
+        f"\n{task.name}, after {counted(trained.updates, 'update')}: {counted(episodes, 'fresh episode')}\n"
+    )
     sys.stdout.flush()
     sys.stdout.write(summary(evaluate(trained.policy, task, episodes=episodes, seed=0, greedy=False, keeper=keeper)))
     solved = [each for each in keeper.episodes if each.solved][:1]

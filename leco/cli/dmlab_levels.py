@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         failed = warm_up(given.config.read_text(), Machine.from_environment(), given.part, given.parts)
     except ValueError as error:
-        sys.exit(f"leco dmlab-levels: {error}")
+        parser.refuse(error)
     sys.exit(1 if failed else 0)
 
 

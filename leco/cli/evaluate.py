@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -22,8 +21,11 @@ from leco.evaluation.rollout import EvaluationError, Keeper, Result, evaluate
 from leco.evaluation.summary import numbers, summary
 from leco.evaluation.trained import read_experiment, trained_state
 from leco.evaluation.zoo import absent, is_entry
+from leco.words import counted
+from services.flags import Parser, new_file, whole_number
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping, Sequence
 
     from leco.config.experiment import Experiment
@@ -38,26 +40,26 @@ An entry of the zoo (`leco zoo`) is played like a run, and only read: nothing is
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Evaluates and prints."""
-    parser = argparse.ArgumentParser("leco eval", description=DESCRIPTION)
+    parser = Parser("leco eval", description=DESCRIPTION)
     parser.add_argument(
         "run", type=Path, help="the run's folder, or an entry of the zoo, for example zoo/KeyCorridorS4R3"
     )
-    parser.add_argument("--episodes", type=int, default=100, help="how many (default: 100)")
+    parser.add_argument("--episodes", type=whole_number(1), default=100, metavar="N", help="how many (default: 100)")
     parser.add_argument(
         "--checkpoint",
         default="newest",
         help="newest, best, a share of the training such as 50%%, a file, or milestones for one after the other "
         "(default: newest)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of levels and actions (default: 0)")
+    parser.add_argument(
+        "--seed", type=whole_number(0), default=0, metavar="N", help="of levels and actions (default: 0)"
+    )
     parser.add_argument("--greedy", action="store_true", help="the most probable action instead of a drawn one")
-    parser.add_argument("--video", type=Path, metavar="FILE", help="also draw the first episode: FILE.mp4 or FILE.gif")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to a file")
+    parser.add_argument(
+        "--video", type=_video, metavar="FILE", help="also draw the first episode: FILE.mp4 or FILE.gif"
+    )
+    parser.add_argument("--json", type=new_file, metavar="FILE", help="also write the numbers to a file")
     given = parser.parse_args(arguments)
-    if given.episodes < 1:
-        parser.error(f"--episodes is {given.episodes}, expected at least 1")
-    if given.video is not None and given.video.suffix not in (".mp4", ".gif"):
-        parser.error(f"--video is {given.video}, expected a name that ends in .mp4 or .gif")
     if given.checkpoint == "milestones" and (given.video or given.json):
         parser.error("--video and --json are of one checkpoint: name it, for example --checkpoint 50%")
     torch.set_num_threads(1)
@@ -68,7 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for checkpoint in every:
             _evaluate(given, checkpoint)
     except (ConfigError, SavedStateError, EvaluationError, OSError, ValueError) as error:  # the last: no simulator
-        sys.exit(f"leco eval: {error}")
+        parser.refuse(error)
+
+
+def _video(text: str) -> Path:
+    """Where a video can be made."""
+    if not text.endswith((".mp4", ".gif")):
+        raise ValueError(f"must be a name that ends in .mp4 or .gif, and not {text!r}")
+    return new_file(text)
 
 
 def _evaluate(given: argparse.Namespace, checkpoint: str) -> None:
@@ -79,7 +88,8 @@ def _evaluate(given: argparse.Namespace, checkpoint: str) -> None:
     how = {"seed": given.seed, "greedy": given.greedy}
     result = evaluate(trained.policy, task, episodes=given.episodes, keeper=keeper, **how)
     sys.stdout.write(
-        f"{task.name}, {trained.experiment.method}, after {trained.updates:,} updates: {given.episodes} fresh episodes\n"
+        f"{task.name}, {trained.experiment.method}, after {counted(trained.updates, 'update')}: "
+        f"{counted(given.episodes, 'fresh episode')}\n"
     )
     sys.stdout.write(summary(result, task))
     recording = make_recording(trained, keeper.episodes, run=given.run.resolve().name, checkpoint=checkpoint, **how)
@@ -88,7 +98,7 @@ def _evaluate(given: argparse.Namespace, checkpoint: str) -> None:
         from leco.evaluation.video import film  # noqa: PLC0415  # needs more packages
 
         film(recording, given.video)
-        sys.stdout.write(f"an episode of {len(recording.episodes[0].action_T)} actions: {given.video}\n")
+        sys.stdout.write(f"an episode of {counted(len(recording.episodes[0].action_T), 'action')}: {given.video}\n")
     if given.json is not None:
         atomic_write(given.json, (json.dumps(evaluation_json(trained, result, how), indent=1) + "\n").encode())
 

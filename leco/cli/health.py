@@ -29,7 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Asks once."""
     parser = flags.ServiceParser("health", DESCRIPTION, example="--address")
     parser.setting(
-        "--address", default=None, metavar="ADDRESS", help="host:port of gRPC, or a URL that must answer 200"
+        "--address",
+        default=None,
+        kind=_address,
+        metavar="ADDRESS",
+        help="host:port of gRPC, or a URL that must answer 200",
     )
     parser.setting(
         "--service", default=None, metavar="NAME", help="the gRPC service asked for; without it, the process itself"
@@ -44,6 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     why = _ask_page(given.address, given.seconds) if is_page else _ask_grpc(given, tls)
     if why is not None:
         sys.exit(f"leco health: {given.address}: {why}")
+
+
+def _address(text: str) -> str:
+    return text if text.startswith(("http://", "https://")) else flags.address(text)
 
 
 def _ask_grpc(given: argparse.Namespace, tls: ChannelTls | None) -> str | None:

@@ -7,6 +7,8 @@ import signal
 import sys
 from importlib import import_module, metadata
 
+from leco.words import did_you_mean
+
 # The module, what the command does, and the extras of pyproject.toml that it may need; without any, all or none
 COMMANDS = {
     "train": ("leco.cli.train", "train on this machine: all services as child processes", "actor,hashcount,learner"),
@@ -48,7 +50,9 @@ def main() -> None:
     elif name in COMMANDS:
         _run(name)
     else:
-        sys.exit(f"leco: there is no command {name!r}; the commands are: {', '.join(COMMANDS)}. See leco --help.")
+        hint = did_you_mean(name, COMMANDS, f"the commands are: {', '.join(COMMANDS)}")
+        sys.stderr.write(f"leco: there is no command {name!r}; {hint}\n")
+        sys.exit(2)
 
 
 def _run(name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from pathlib import Path
@@ -19,8 +18,10 @@ from leco.evaluation.trained import build_networks, trained_state
 from leco.methods.table import Hash
 from leco.models.hash_function import make_hash_function
 from leco.models.kinds.table import find_kind
+from services.flags import Parser, whole_number
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from leco.models.hash_function import HashFunction
@@ -35,7 +36,7 @@ HASHES = tuple(each.value for each in Hash if each is not Hash.NONE)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Plays, hashes and prints."""
-    parser = argparse.ArgumentParser("leco probe", description=DESCRIPTION)
+    parser = Parser("leco probe", description=DESCRIPTION)
     parser.add_argument("runs", nargs="*", type=Path, help="trained hashes: folders of runs, or entries of the zoo")
     parser.add_argument("--task", default="KeyCorridorS4R3", help="what is played (default: KeyCorridorS4R3)")
     parser.add_argument(
@@ -50,15 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar="RUN",
         help="who plays: the policy of a run or of an entry of the zoo (default: actions are drawn evenly)",
     )
-    parser.add_argument("--episodes", type=int, default=32, help="how many are played (default: 32)")
-    parser.add_argument("--steps", type=int, default=480, help="of each at most (default: 480)")
+    parser.add_argument(
+        "--episodes", type=whole_number(1), default=32, metavar="N", help="how many are played (default: 32)"
+    )
+    parser.add_argument(
+        "--steps", type=whole_number(1), default=480, metavar="N", help="of each at most (default: 480)"
+    )
     given = parser.parse_args(arguments)
-    if given.episodes < 1 or given.steps < 1:
-        parser.error("--episodes and --steps must be at least 1")
     try:
         _probe(given)
     except (ConfigError, OSError, ValueError) as error:
-        sys.exit(f"leco probe: {error}")
+        parser.refuse(error)
 
 
 def _probe(given: argparse.Namespace) -> None:

@@ -72,7 +72,7 @@ class Progress:
             return f"{float(row[name]):{form}}" if row[name] else "-"
 
         return (
-            f"{frames:>12,} {100 * frames / self._experiment.frames:>4.0f}% {speed:>9,.0f} {number('return', '.3f'):>7} "
+            f"{frames:>12,} {100 * min(frames / self._experiment.frames, 1):>4.0f}% {speed:>9,.0f} {number('return', '.3f'):>7} "
             f"{success:>8} {number('r_ep', '.3f'):>6} {number('r_ta', '.3f'):>6} {number('policy_lag', '.1f'):>4} "
             f"{clock(left):>8}"
         )

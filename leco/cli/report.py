@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from leco.report.page import write_report
 from leco.report.runs import ReportError, read_runs
+from leco.words import counted
+from services.flags import Parser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +31,7 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Reads, draws, says where."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "leco report", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of runs, or of sweeps")
@@ -41,11 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         commands = [command for folder in given.runs for command in _sweep_command(folder)]
         figures = write_report(runs, given.out, title=given.title or _title(runs), commands=commands)
     except (ReportError, OSError) as error:
-        sys.exit(f"leco report: {error}")
+        parser.refuse(error)
     for run in runs:
         for sentence in run.missing:
             sys.stdout.write(f"{run.name}: {sentence}\n")
-    sys.stdout.write(f"{len(runs)} runs, {len(figures)} figures: {given.out / 'index.html'}\n")
+    sys.stdout.write(f"{counted(len(runs), 'run')}, {counted(len(figures), 'figure')}: {given.out / 'index.html'}\n")
 
 
 def _title(runs: Sequence[Run]) -> str:

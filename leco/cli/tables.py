@@ -7,23 +7,28 @@ from typing import TYPE_CHECKING
 
 from leco.envs.registry import FAMILIES, TASKS
 from leco.methods.table import METHODS
+from services.flags import Parser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def tasks(_arguments: Sequence[str]) -> None:
+def tasks(arguments: Sequence[str]) -> None:
     """Prints the tasks."""
+    Parser(
+        "leco tasks", description="Lists the tasks, each with the steps after which it cuts an episode off."
+    ).parse_args(arguments)
     rows = [(t.name, f"{t.max_steps}", f"{t.gamma:g}", t.description) for t in TASKS.values()]
-    print_table(("task", "actions", "gamma", "what has to be done"), rows)
+    print_table(("task", "max steps", "gamma", "what has to be done"), rows)
     sys.stdout.write("\n")
     for family in FAMILIES.values():
         more = f", and any other id that it registers, for example {family.example}" if family.other else ""
         sys.stdout.write(f"Played by {family.title}: {', '.join(task.name for task in family.tasks)}{more}.\n")
 
 
-def methods(_arguments: Sequence[str]) -> None:
+def methods(arguments: Sequence[str]) -> None:
     """Prints the methods."""
+    Parser("leco methods", description="Lists the methods.").parse_args(arguments)
     rows = [(m.name, m.hash.value, m.bonus, m.modulation.value, m.description) for m in METHODS.values()]
     print_table(("method", "hash", "novelty", "modulation", "in words"), rows)
 

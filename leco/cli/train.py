@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import os
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from leco.checkpoint.folder_lock import locked
 from leco.cli.progress import Progress, verdict
+from leco.cli.store import use_store
 from leco.cli.train_flags import STORE, add_flags, read_experiment
 from leco.config.experiment import ConfigError
 from leco.config.toml import to_toml
@@ -24,6 +24,8 @@ from leco.evaluation.zoo import is_entry
 from leco.methods.table import find_method
 from leco.report.metrics import read_table
 from leco.telemetry.provenance import CLOCK_ZERO, COMMAND, process_start, typed_command
+from services.flags import FINAL, Parser
+from services.learner.device import NO_GPU, find_device
 from services.learner.run_folder import check_same
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ DESCRIPTION = """\
 Trains on this machine: starts the hash-count service, the learner and actors, shows progress, and leaves a folder with the
 configuration, the curves (metrics.csv, TensorBoard) and checkpoints. Ctrl-C saves and stops; the same command goes on. At the
 end it says when 90 % of the last 100 episodes were solved."""
-GIVE_UP_AFTER = 5  # ends of one child within a minute
+GIVE_UP_AFTER = 5  # ends of one child in a row, each within a minute of its start
 MINUTE = 60.0
 POLL_SECONDS = 0.2
 
@@ -45,13 +47,16 @@ LECO = (sys.executable, "-P", "-m", "leco")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Trains until done or Ctrl-C."""
-    parser = argparse.ArgumentParser("leco train", description=DESCRIPTION)
+    parser = Parser("leco train", description=DESCRIPTION)
     add_flags(parser)
     given = parser.parse_args(arguments)
     try:
         experiment = read_experiment(given)
+        device = find_device(given.device)
     except (ConfigError, OSError) as error:
-        parser.error(str(error))
+        parser.refuse(error)
+    if given.device == "auto" and device == "cpu":
+        sys.stdout.write(f"{NO_GPU}: training on the CPU\n")
     folder: Path = given.run_dir or Path("runs") / f"{experiment.task}-{experiment.method}-{experiment.seed}"
     if is_entry(folder):
         parser.error(f"{folder} is an entry of the zoo, which is only played: choose another folder with --run-dir")
@@ -60,12 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "--store has a password on the command line, where every process can read it: put the address into the environment "
             f"variable {STORE}"
         )
-    store = given.store or os.environ.get(STORE, "memory")
-    how = {"actors": given.actors, "store": store, "threads": given.threads}
+    store = given.store or os.environ.get(STORE) or "memory"
+    how = {"actors": given.actors, "store": store, "threads": given.threads, "device": device}
     try:
         sys.exit(train(experiment, folder, **how, began=process_start()))
-    except ConfigError as error:  # of the folder: nothing has begun
-        sys.exit(f"leco train: {error}")
+    except (ConfigError, OSError) as error:  # of the folder or of the store: nothing has begun
+        parser.refuse(error)
 
 
 SAYS_AFTER_SECONDS = 3.0
@@ -88,12 +93,16 @@ class Child:
     command: list[str]
     log: Path
     process: subprocess.Popen[bytes] | None = None
-    ends: list[float] = field(default_factory=list)
+    ends: int = 0  # in a row, each soon after its start
+    started: float = 0.0
+    place: int = 0  # in its log, where the present start begins
     environment: dict[str, str] = field(default_factory=dict)  # beside that of this process
 
     def start(self) -> None:
         """Starts it; what it prints goes to its log."""
+        self.started = time.monotonic()
         with self.log.open("ab") as out:
+            self.place = out.tell()
             # Its own group, so that Ctrl-C reaches only the parent, which then stops the children in order.
             self.process = subprocess.Popen(  # noqa: S603  # our own commands
                 self.command,
@@ -109,13 +118,22 @@ class Child:
         return None if self.process is None else self.process.poll()
 
     def again(self) -> bool:
-        """Starts it again, unless it ends all the time."""
-        now = time.monotonic()
-        self.ends = [*(end for end in self.ends if now - end < MINUTE), now]
-        if len(self.ends) > GIVE_UP_AFTER:
+        """Starts it again, unless it ends all the time, or has said that no other start heals it."""
+        self.ends = self.ends + 1 if time.monotonic() - self.started < MINUTE else 1
+        if self.ended() == FINAL or self.ends > GIVE_UP_AFTER:
             return False
         self.start()
         return True
+
+    def last_words(self) -> str:
+        """The last line that it wrote since its present start, or how it was ended."""
+        code = self.ended() or 0
+        if code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        with self.log.open("rb") as file:
+            file.seek(self.place)
+            lines = file.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"exit code {code}"
 
     def ask_to_end(self) -> None:
         """By SIGTERM."""
@@ -146,6 +164,7 @@ def train(
     actors: int,
     store: str,
     threads: int,
+    device: str = "cpu",
     out: TextIO = sys.stdout,
     began: float | None = None,
 ) -> int:
@@ -153,7 +172,7 @@ def train(
 
     Args:
         experiment, folder: What, and where.
-        actors, store, threads: How; as the flags.
+        actors, store, threads, device: How; as the flags.
         out: Where progress is shown.
         began: When the command began, as time.monotonic() counts; from there on the run's seconds are counted. Default: now.
 
@@ -161,17 +180,20 @@ def train(
         The exit code: 0 if training is done, 130 after Ctrl-C, 1 if a service would not run.
 
     Raises:
-        ConfigError: another process trains in this folder, or it has a run of another experiment.
+        ConfigError: another process trains in this folder, it has a run of another experiment, or the store does not answer.
+        OSError: the folder cannot be written to.
     """
     began = time.monotonic() if began is None else began
     with locked(folder):  # now, and not when the learner finds out
         check_same(folder, experiment)
+    if find_method(experiment.method).counts:
+        use_store(store)
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     config = folder / "requested.toml"
     config.write_text(to_toml(experiment))
     os.environ[COMMAND] = typed_command()  # the run's folder keeps what was typed, not how its services were started
-    learner, others = _children(experiment, folder, config, logs, actors=actors, store=store, threads=threads)
+    learner, others = _children(experiment, folder, config, logs, actors=actors, threads=threads, device=device)
     learner.environment[CLOCK_ZERO] = repr(began - _seconds_before(folder))
     stopping = False
 
@@ -226,12 +248,15 @@ def _watch(
             return 130
         if learner.ended() == 0:
             return 0
-        gone = [child for child in (*others, learner) if child.ended() is not None]
-        if broken := next((child for child in gone if not child.again()), None):
-            out.write(
-                f"\n{broken.name} ends again and again; its last words ({broken.log}):\n{last_lines(broken.log)}\n"
-            )
-            return 1
+        for child in (each for each in (*others, learner) if each.ended() is not None):
+            words, final = child.last_words(), child.ended() == FINAL
+            again = child.again()
+            if child.ends == 1 or not again:
+                what = "is started again" if again else "cannot run" if final else "ends again and again"
+                out.write(f"\n{child.name} has ended and {what}: {words} (its log: {child.log})\n")
+                out.flush()
+            if not again:
+                return 1
 
 
 def _seconds_before(folder: Path) -> float:
@@ -241,16 +266,15 @@ def _seconds_before(folder: Path) -> float:
 
 
 def _children(
-    experiment: Experiment, folder: Path, config: Path, logs: Path, *, actors: int, store: str, threads: int
+    experiment: Experiment, folder: Path, config: Path, logs: Path, *, actors: int, threads: int, device: str
 ) -> tuple[Child, list[Child]]:
     counts = find_method(experiment.method).counts
     learner_port, hashcount_port = _free_ports(2)
     learner = [*LECO, "learner", f"--config={config}", f"--run-dir={folder}", f"--listen=127.0.0.1:{learner_port}"]
-    children = [Child("learner", [*learner, "--metrics-port=off", f"--threads={threads}"], logs / "learner.log")]
+    learner += ["--metrics-port=off", f"--threads={threads}", f"--device={device}"]
+    children = [Child("learner", learner, logs / "learner.log")]
     if counts:
         command = [*LECO, "hashcount", f"--listen=127.0.0.1:{hashcount_port}", "--metrics-port=off"]
-        if store != "memory":
-            os.environ[STORE] = store  # it may hold a password
         children.append(Child("hashcount", command, logs / "hashcount.log"))
     for index in range(actors):
         command = [*LECO, "actor", f"--learner=127.0.0.1:{learner_port}", f"--hashcount=127.0.0.1:{hashcount_port}"]

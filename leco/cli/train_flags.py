@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
 import os
@@ -14,8 +13,11 @@ from typing import TYPE_CHECKING
 from leco.config.experiment import ConfigError, Experiment
 from leco.config.presets import PRESETS
 from leco.config.toml import parse
+from services.flags import existing_file, number, whole_number
+from services.learner.device import device_name
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping
 
 DEFAULT_PRESET = "laptop"
@@ -27,16 +29,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `leco train`."""
     parser.add_argument("--task", help="what to solve; `leco tasks` lists the names")
     parser.add_argument("--method", help="how; `leco methods` lists the names (default: leco)")
-    parser.add_argument("--frames", type=float, help="actions to train on, for example 5e6")
+    parser.add_argument("--frames", type=number, help="actions to train on, for example 5e6")
     parser.add_argument("--until", type=read_rate, metavar="RATE", help=UNTIL_HELP)
-    parser.add_argument("--seed", type=int, help="of networks, actions and levels (default: 1)")
+    parser.add_argument(
+        "--seed", type=whole_number(0), metavar="N", help="of networks, actions and levels (default: 1)"
+    )
     parser.add_argument(
         "--preset",
         choices=PRESETS,
         help="where settings begin: laptop, for millions of frames, or paper, for hundreds of millions (default: laptop, or "
         "what the file of --config says)",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="an experiment as TOML; flags win over it")
+    parser.add_argument("--config", type=existing_file, metavar="FILE", help="an experiment as TOML; flags win over it")
     parser.add_argument(
         "--set",
         action="append",
@@ -44,8 +48,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="any other key of the experiment, for example --set training.alpha=0.02",
     )
-    parser.add_argument("--actors", type=int, default=1, help="actor processes (default: 1)")
-    parser.add_argument("--num-envs", type=int, metavar="N", help="environments of each actor (default: the preset's)")
+    parser.add_argument("--actors", type=whole_number(1), default=1, metavar="N", help="actor processes (default: 1)")
+    parser.add_argument(
+        "--num-envs", type=whole_number(1), metavar="N", help="environments of each actor (default: the preset's)"
+    )
+    parser.add_argument(
+        "--device",
+        type=device_name,
+        default="cpu",
+        help="where updates are computed: cpu, cuda, cuda:N, or auto, a GPU if there is one (default: cpu)",
+    )
     parser.add_argument(
         "--store",
         help=f"where visits are counted: memory, or redis://... without a password (default: {STORE}, an environment variable, "
@@ -56,7 +68,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--threads",
-        type=int,
+        type=whole_number(1),
+        metavar="N",
         default=max((os.cpu_count() or 2) - 1, 1),
         help="processor threads of an update (default: all processors but one)",
     )
@@ -67,7 +80,10 @@ def read_experiment(given: argparse.Namespace) -> Experiment:
     file = given.config
     if file is None and given.task is None and given.run_dir is not None and (given.run_dir / "config.toml").exists():
         file = given.run_dir / "config.toml"
-    text = "" if file is None else file.read_text()
+    try:
+        text = "" if file is None else file.read_text()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} is not a text file: name an experiment as TOML") from None
     overrides = {
         "task": given.task,
         "method": given.method,
@@ -84,9 +100,6 @@ def read_experiment(given: argparse.Namespace) -> Experiment:
         overrides[key] = _value(value)
     if given.task is None and file is None:
         raise ConfigError("say what to solve: --task NAME (`leco tasks` lists them), or --config FILE")
-    for flag, number in (("--actors", given.actors), ("--threads", given.threads)):
-        if number < 1:
-            raise ConfigError(f"{flag} is {number}, expected at least 1")
     experiment = parse(text, overrides)
     if experiment.learner.deterministic and given.actors != 1:
         raise ConfigError(f"--actors is {given.actors}, expected 1 because learner.deterministic is true")
@@ -115,9 +128,7 @@ def read_rate(text: str) -> float:
     found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(%?)\s*", text)
     rate = float(found[1]) / (100 if found[2] else 1) if found is not None else math.nan
     if not 0 < rate <= 1:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no success rate: type one above 0 and up to 100%, as 95% or 0.95"
-        )
+        raise ValueError(f"{text!r} is no success rate: type one above 0 and up to 100%, as 95% or 0.95")
     return rate
 
 

@@ -31,6 +31,7 @@ from leco.evaluation.zoo import (
 )
 from leco.report.metrics import GOAL, columns, read_metrics, when_reached
 from leco.telemetry.timing import clock
+from services.flags import Parser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +53,7 @@ HEAD = ("entry", "task", "method", "seed", "frames to 90 %", "time", f"solved of
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Lists or adds."""
-    parser = argparse.ArgumentParser("leco zoo", usage=USAGE, description=DESCRIPTION)
+    parser = Parser("leco zoo", usage=USAGE, description=DESCRIPTION)
     parser.add_argument("--zoo", type=Path, default=ZOO, metavar="FOLDER", help="where the entries are (default: zoo)")
     commands = parser.add_subparsers(dest="command", prog="leco zoo", metavar="add RUN")
     adding = commands.add_parser("add", help="make an entry of a run", description=ADD)
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             show(given.zoo)
     except (ConfigError, ZooError, OSError, ValueError) as error:  # the last: a checkpoint, or no simulator
-        sys.exit(f"leco zoo: {error}")
+        parser.refuse(error)
 
 
 def show(zoo: Path) -> None:

@@ -44,7 +44,7 @@ class LearnerConfig:
     keep_checkpoints  how many of the newest checkpoints are kept, beside the best
     milestones        how many are kept for good, after even shares of the frames (4: 25, 50, 75 and 100 %), for `leco report`
                       to show how behaviour changed; one of MiniGrid takes 17 MB
-    log_every         how often a line is written to metrics.csv and TensorBoard
+    log_every         how often a line is written to metrics.csv and TensorBoard, beside those of the first and the last update
     synchronous       actors play only when the learner waits for what they play, with the parameters of that moment: nothing is
                       older than it must be (a single actor with a batch of environments is on policy). Otherwise they play while
                       it learns, which is faster and older

@@ -5,9 +5,10 @@ A preset is what an experiment's TOML could say itself; whatever the experiment 
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from typing import TYPE_CHECKING, Any
+
+from leco.words import did_you_mean
 
 if TYPE_CHECKING:
     from leco.methods.table import Method
@@ -79,8 +80,7 @@ def with_preset(table: dict[str, Any], name: object, *, method: Method, kind: Ki
         ValueError: there is no such preset.
     """
     if name not in PRESETS:
-        near = difflib.get_close_matches(str(name), PRESETS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(PRESETS)}"
+        hint = did_you_mean(str(name), PRESETS, f"there are: {', '.join(PRESETS)}")
         raise ValueError(f"preset is {name!r}; {hint}")
     if name == "paper":
         return table

@@ -14,7 +14,6 @@ every value, defaults included, so that a run folder says what was run even if d
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import math
 import tomllib
@@ -27,9 +26,10 @@ from leco.config.presets import with_preset
 from leco.envs.registry import find_task
 from leco.methods.table import find_method
 from leco.models.kinds.table import find_kind
+from leco.words import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
@@ -124,11 +124,28 @@ def _read(kind: type, table: Mapping[str, Any], path: str) -> Any:
     values = {}
     for key, value in table.items():
         if key not in names:
-            near = difflib.get_close_matches(key, names, n=1)
-            hint = f"; did you mean {path}{near[0]}?" if near else f"; the keys here are: {', '.join(names)}"
-            raise ConfigError(f"there is no key {path}{key}{hint}")
+            raise ConfigError(f"there is no key {path}{key}; {_hint(key, path, names)}")
         values[names[key]] = _value(hints[names[key]], value, f"{path}{key}")
     return kind(**values)
+
+
+def _hint(key: str, path: str, names: Iterable[str]) -> str:
+    """What was meant by a key that there is not: one of this section, or of another."""
+    everywhere = {name: f"{section}{name}" for section, each in _sections().items() for name in each}
+    near = nearest(key, names)
+    meant = everywhere.get(key) or (f"{path}{near}" if near else everywhere.get(nearest(key, everywhere) or ""))
+    return f"did you mean {meant}?" if meant else f"the keys here are: {', '.join(names)}"
+
+
+def _sections() -> dict[str, list[str]]:
+    """The keys of each section; those of an experiment itself come last, and win."""
+    kinds = {
+        f"{name}.": kind for name, kind in typing.get_type_hints(Experiment).items() if dataclasses.is_dataclass(kind)
+    }
+    return {
+        section: [each.name.rstrip("_") for each in dataclasses.fields(kind)]
+        for section, kind in (kinds | {"": Experiment}).items()
+    }
 
 
 def _value(kind: Any, value: Any, path: str) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 from leco.envs.dmlab import family as dmlab
 from leco.envs.minigrid import family as minigrid
 from leco.envs.vizdoom import family as vizdoom
+from leco.words import did_you_mean
 
 if TYPE_CHECKING:
     from leco.envs.task import Family, Task
@@ -33,7 +33,7 @@ def find_task(name: str) -> Task:
         name: A name or an id of TASKS, or another id that a family knows, such as any that MiniGrid registers with Gymnasium.
 
     Raises:
-        ValueError: there is none; the message names the nearest.
+        ValueError: there is none; the message names one that is near.
     """
     for task in TASKS.values():
         if name in (task.name, task.id):
@@ -45,11 +45,7 @@ def find_task(name: str) -> Task:
             if found is not None:
                 return found
             names += ids
-    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
-    others = [f"every id of {each.title}, such as {each.example!r}" for each in FAMILIES.values() if each.other]
-    raise ValueError(
-        f"there is no task {name!r}; did you mean {nearest!r}? Known are {', '.join(TASKS)}, and {', and '.join(others)}"
-    )
+    raise ValueError(f"there is no task {name!r}; {did_you_mean(name, names, '`leco tasks` lists them')}")
 
 
 def make(task: Task | str, num_envs: int, seed: int) -> VectorEnv:

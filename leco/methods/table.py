@@ -7,10 +7,11 @@ counting are the same for all. Nothing here needs torch: a configuration is read
 
 from __future__ import annotations
 
-import difflib
 import enum
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from leco.words import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -236,7 +237,7 @@ def find_method(name: str, hash_kind: str | None = None) -> Method:
     """The row of that name, with another hash than its own if one is named.
 
     Raises:
-        ValueError: there is no such row, in which case the message names the nearest and lists all; or it has no hash.
+        ValueError: there is no such row, in which case the message names one that is near; or it has no hash.
     """
     method = METHODS.get(name)
     if method is not None and hash_kind is not None:
@@ -245,6 +246,4 @@ def find_method(name: str, hash_kind: str | None = None) -> Method:
         return replace(method, hash=Hash(hash_kind))
     if method is not None:
         return method
-    near = difflib.get_close_matches(name, METHODS, n=1)
-    hint = f": did you mean {near[0]!r}?" if near else "."
-    raise ValueError(f"there is no method {name!r}{hint} The methods are: {', '.join(METHODS)}.")
+    raise ValueError(f"there is no method {name!r}; {did_you_mean(name, METHODS, '`leco methods` lists them')}")

@@ -93,7 +93,9 @@ def plot(
             continue  # of a method that has none
         if not curves:
             continue
-        told.append(_line(axes, curves, label, numbers[label], words[label]))
+        told.append(
+            _line(axes, curves, label, numbers[label], words[label], limits=measure.limits or (-np.inf, np.inf))
+        )
     axes.set_xlabel(unit)
     axes.set_ylabel("human-normalised return" if (zero, one) != (0.0, 1.0) else measure.label)
     if measure.limits is not None:
@@ -101,29 +103,43 @@ def plot(
     return told
 
 
-def _line(axes: Axes, curves: Sequence[tuple[Column, Column]], label: str, index: int, word: str) -> str:
+def _line(
+    axes: Axes,
+    curves: Sequence[tuple[Column, Column]],
+    label: str,
+    index: int,
+    word: str,
+    *,
+    limits: tuple[float, float],
+) -> str:
     """The mean of seeds in its band, as far as all of them have come; and each seed, faintly. Returns a sentence about it."""
     shown = f"{label} ({len(curves)})" if len(curves) > 1 else label
     mean = over_seeds(curves)
     if len(curves) > 1:
         for number, (x, y) in enumerate(curves, 1):
             some = np.unique(np.linspace(0, len(x) - 1, GRID).astype(int))
-            [seed] = axes.plot(x[some], y[some], color=colour(index), linewidth=0.7, alpha=0.4)
+            [seed] = axes.plot(x[some], y[some], marker=_marker(x), color=colour(index), linewidth=0.7, alpha=0.4)
             seed.set_gid(f"seed-{number}-{word}")
         axes.fill_between(
             mean.x,
-            mean.mean - mean.deviation,
-            mean.mean + mean.deviation,
+            np.clip(mean.mean - mean.deviation, *limits),
+            np.clip(mean.mean + mean.deviation, *limits),
             color=colour(index),
             alpha=0.18,
             linewidth=0,
         )
     [line] = axes.plot(mean.x, mean.mean, color=colour(index), linestyle=dash(index), linewidth=1.8, label=shown)
+    line.set_marker(_marker(mean.x))
     line.set_gid(f"line-{word}")
     if not len(mean.x):
         return f"{label}: its {len(curves)} seeds have no frames in common yet."
     spread = f" ± {mean.deviation[-1]:.3g} over {len(curves)} seeds" if len(curves) > 1 else ""
     return f"{label} ends at {mean.mean[-1]:.3g}{spread}."
+
+
+def _marker(x: Column) -> str:
+    """A curve of one point is a dot: it has no line."""
+    return "o" if len(x) == 1 else ""
 
 
 def _unit(runs: Sequence[Run], against: str) -> tuple[float, str]:
@@ -169,7 +185,7 @@ def split(axes: Axes, run: Run) -> None:
     for name, ink in REWARD_COLOURS.items():
         x, y = run.curve(name)
         if len(x):
-            [line] = axes.plot(x / scale, y, color=ink, label=name, linewidth=1.8)
+            [line] = axes.plot(x / scale, y, marker=_marker(x), color=ink, label=name, linewidth=1.8)
             line.set_gid(f"line-{name}")
     axes.set_xlabel(unit)
     axes.set_ylabel("intrinsic reward, mean of a batch")

@@ -128,7 +128,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     for path in paths:
         if not path.is_dir():
             raise ReportError(f"there is no folder {path}")
-        found = [path] if _is_run(path) else sorted(each for each in path.iterdir() if each.is_dir() and _is_run(each))
+        found = [path] if is_run(path) else sorted(each for each in path.iterdir() if each.is_dir() and is_run(each))
         if not found:
             raise ReportError(f"{path} is no run and has none in it: `leco train` and `leco sweep` make them")
         folders += found
@@ -143,7 +143,8 @@ def read_curves(folder: Path, *, task: str, label: str) -> Run:
     return Run(folder.name, folder, task, label, label=label, columns=table, missing=tuple(missing))
 
 
-def _is_run(folder: Path) -> bool:
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run, also of one that has only begun."""
     return any((folder / name).exists() for name in ("config.toml", "metrics.csv", "requested.toml"))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import grpc
 import numpy as np
 
+from leco.rpc.waiting import Waiting
 from leco.telemetry import tracing
 from leco.v1 import hash_count_pb2, hash_count_pb2_grpc
 
@@ -112,7 +113,7 @@ class HashCountClient:
         results: list[CountResult | None] = [None] * len(batches)
         waiting = list(range(len(batches)))
         deadline = time.monotonic() + self._patience_seconds
-        pause = 0.05
+        pause, away = 0.05, Waiting("the hash-count service")
         while True:
             remaining = max(deadline - time.monotonic(), 0.001)
             for position, result in zip(
@@ -125,6 +126,7 @@ class HashCountClient:
             spread = random.uniform(0.5, 1.0)  # noqa: S311  # of clients, to protect nothing
             if not waiting or time.monotonic() + pause >= deadline or self._given_up.wait(pause * spread):
                 return [result for result in results if result is not None]
+            away.say(next(result.detail for result in results if result is not None and result.status in TRANSIENT))
             pause = min(2 * pause, 2.0)
 
     def _attempt(self, batches: Sequence[CodeBatch], seconds: float) -> list[CountResult]:

@@ -15,6 +15,7 @@ import grpc
 import structlog
 
 from leco.rpc.codec import parameters_from_messages, specification_from_message, trajectory_to_message
+from leco.rpc.waiting import Waiting
 from leco.v1 import learner_pb2, learner_pb2_grpc
 
 if TYPE_CHECKING:
@@ -303,7 +304,7 @@ class LearnerClient:
     def _patiently(self, attempt: Callable[[float], Result], patience: float) -> Result:
         """The result of an attempt, which is repeated while the learner is away."""
         deadline = time.monotonic() + patience
-        pauses = _pauses()
+        pauses, waiting = _pauses(), Waiting("the learner")
         said: _Status | None = None
         while True:
             try:
@@ -317,6 +318,7 @@ class LearnerClient:
                     raise Rejected(str(status)) from error
                 if said is None or status.code is not grpc.StatusCode.DEADLINE_EXCEEDED:
                     said = status  # what the learner itself said says more than that time was up
+                waiting.say(str(said))
                 pause = next(pauses)
                 if time.monotonic() + pause >= deadline:
                     raise Unavailable(f"no answer from the learner in {patience:g} s; {said}") from error

@@ -17,6 +17,7 @@ from leco.rpc.channel import open_channel
 from leco.telemetry.logging import configure_logging, new_registry, serve_metrics
 from leco.telemetry.malloc import keep_freed_memory
 from leco.telemetry.tracing import start_tracing
+from services import flags
 from services.actor.config import ActorSettings, read_settings
 from services.actor.loop import Actor
 from services.actor.metrics import ActorMetrics
@@ -50,7 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         signal.signal(each, stop)
     try:
         act(settings, stopped)
-    except (OSError, ValueError, learner_client.LearnerError) as error:
+    except ValueError as error:  # what no other start heals, such as a simulator that is not installed
+        sys.stderr.write(f"leco actor: {error}\n")
+        sys.exit(flags.FINAL)
+    except (OSError, learner_client.LearnerError) as error:
         sys.exit(f"leco actor: {error}")
 
 

@@ -45,11 +45,13 @@ class ActorSettings:
 def read_settings(arguments: Sequence[str]) -> ActorSettings:
     """Reads the command line and the environment; on a mistake says what to change and exits with code 2."""
     parser = flags.ServiceParser("actor", DESCRIPTION)
-    parser.setting("--learner", default="127.0.0.1:50051", kind=str, metavar="ADDRESS", help="address of the learner")
+    parser.setting(
+        "--learner", default="127.0.0.1:50051", kind=flags.address, metavar="ADDRESS", help="address of the learner"
+    )
     parser.setting(
         "--hashcount",
         default="127.0.0.1:50061",
-        kind=str,
+        kind=flags.address,
         metavar="ADDRESS",
         help="address of the hash-count service; dns:///name:port for all replicas behind a name",
     )

@@ -13,8 +13,9 @@ import structlog
 import torch
 
 from leco.checkpoint.folder_lock import locked
-from leco.config.experiment import method_of
-from leco.config.toml import to_toml
+from leco.checkpoint.state_file import SavedStateError
+from leco.config.experiment import ConfigError, method_of
+from leco.config.toml import flat, show, to_toml
 from leco.envs.registry import find_task
 from leco.learning.state import Networks, init
 from leco.models.build import build
@@ -29,9 +30,11 @@ from leco.telemetry.provenance import clock_zero
 from leco.telemetry.tracing import start_tracing
 from leco.types import RunSpecification, TrajectorySpec
 from leco.v1 import learner_pb2_grpc
+from services import flags
 from services.learner.best_return import NONE, BestReturn
 from services.learner.checkpoints import Checkpoints
 from services.learner.config import LearnerSettings, read_settings
+from services.learner.device import find_device
 from services.learner.metrics import LearnerMetrics
 from services.learner.metrics_logger import EpisodeStats, MetricsLogger
 from services.learner.run_folder import open_run, run_name
@@ -63,7 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_flush_denormal(True)
     try:
         asyncio.run(serve(settings))
-    except (OSError, ValueError) as error:  # an address, a file or a configuration that cannot be used
+    except (ConfigError, SavedStateError) as error:  # which no other start heals
+        sys.stderr.write(f"leco learner: {error}\n")
+        sys.exit(flags.FINAL)
+    except (OSError, ValueError) as error:  # an address or a file that cannot be used
         sys.exit(f"leco learner: {error}")
 
 
@@ -92,6 +98,7 @@ async def serve(settings: LearnerSettings) -> None:
             address=address,
             metrics_port=metrics_port,
             run=str(settings.run_dir),
+            device=str(parts.device),
             frames=parts.trainer.frames,
         )
         await asyncio.wait((stopped, training), return_when=asyncio.FIRST_COMPLETED)
@@ -116,23 +123,27 @@ class LearnerComponents(NamedTuple):
     queue: TrajectoryQueue
     servicer: LearnerServicer
     trainer: Trainer
+    device: torch.device
 
 
 def build_learner(
     settings: LearnerSettings, metrics: LearnerMetrics, stack: contextlib.AsyncExitStack
 ) -> LearnerComponents:
     """Reads the run's folder and makes the parts."""
+    device = torch.device(find_device(settings.device))
     stack.enter_context(locked(settings.run_dir))
     experiment = open_run(settings.run_dir, settings.config)
     torch.manual_seed(experiment.seed)
     task, method = find_task(experiment.task), method_of(experiment)
     networks = build(method, task.observation_shape, task.num_actions, experiment.hash, experiment.network)
-    device = torch.device(settings.device)
     networks = Networks(*(net if net is None else net.to(device) for net in networks))  # type: ignore[arg-type]
     checkpoints = Checkpoints(settings.run_dir / "checkpoints", experiment.learner.keep_checkpoints)
     found = checkpoints.newest(init(networks))
     state, metadata = found if found is not None else (init(networks), {})
-    metrics_logger = MetricsLogger(settings.run_dir, state.updates, before=metadata, clock_zero=clock_zero())
+    told = {key: show(value) if isinstance(value, list) else value for key, value in flat(experiment).items()}
+    metrics_logger = MetricsLogger(
+        settings.run_dir, state.updates, before=metadata, clock_zero=clock_zero(), settings=told
+    )
     episodes = EpisodeStats(metrics_logger.episodes)
     stack.callback(metrics_logger.close)
     queue = TrajectoryQueue(
@@ -159,7 +170,7 @@ def build_learner(
         device=device,
         best=_best(checkpoints, metadata, task),
     )
-    return LearnerComponents(queue, servicer, trainer)
+    return LearnerComponents(queue, servicer, trainer, device)
 
 
 def _best(checkpoints: Checkpoints, metadata: Mapping[str, MetadataValue], task: Task) -> BestReturn:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from services import flags
+from services.learner.device import device_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ WhenDone = Literal["exit", "wait"]
 DESCRIPTION = """\
 Trains: takes trajectories from actors, publishes parameters, saves checkpoints.
 
-Everything about the experiment is in a TOML file (--config); the run's folder (--run) keeps it, with the curves (metrics.csv,
+Everything about the experiment is in a TOML file (--config); the run's folder (--run-dir) keeps it, with the curves (metrics.csv,
 TensorBoard) and the checkpoints. If the folder has a checkpoint, training goes on from it."""
 
 
@@ -56,7 +56,13 @@ def read_settings(arguments: Sequence[str]) -> LearnerSettings:
     parser.setting(
         "--run-dir", default=None, kind=Path, metavar="FOLDER", help="the run's folder; made if it is not there"
     )
-    parser.setting("--device", default="cpu", kind=_device, metavar="DEVICE", help="cpu, cuda or cuda:N")
+    parser.setting(
+        "--device",
+        default="cpu",
+        kind=device_name,
+        metavar="DEVICE",
+        help="where updates are computed: cpu, cuda, cuda:N, or auto, a GPU if there is one",
+    )
     parser.setting(
         "--threads",
         default=str(os.cpu_count() or 1),
@@ -87,9 +93,3 @@ def read_settings(arguments: Sequence[str]) -> LearnerSettings:
         threads=parsed.threads,
         when_done=parsed.when_done,
     )
-
-
-def _device(text: str) -> str:
-    if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", text):
-        raise ValueError(f"must be cpu, cuda or cuda:N, and not {text!r}")
-    return text

@@ -111,7 +111,7 @@ class LearnerMetrics:
         )
         self._statistics = Gauge(
             "leco_learner_training_statistic",
-            "A statistic of the last training step that was recorded (learner.log_every), in its own unit. Names are those of "
+            "A statistic of the last training step, in its own unit. Names are those of "
             "metrics.csv; mean_count and largest_count say how often what was seen had been seen in its episode.",
             ["name"],
             registry=registry,

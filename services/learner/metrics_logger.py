@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
+from torch.utils.tensorboard.summary import hparams
 from torch.utils.tensorboard.writer import SummaryWriter
 
 from leco.checkpoint.atomic_file import atomic_write, naming, set_aside
@@ -33,6 +34,17 @@ COLUMNS = (
     *("novelty_loss", "rnd_error", "forward_loss", "inverse_loss", "adversary_kl"),
     *("policy_lag", "queue", "waiting_share", "updating_share", "publishing_share"),
 )
+
+# Where TensorBoard shows a column; the rest is in train/.
+GROUPS = {
+    "episode": ("episodes", "return", "success", "length"),
+    "exploration": (
+        *("r_e", "r_ep", "r_ta", "r_i", "new_code_share", "distinct_share", "trust"),
+        *("rnd_error", "forward_loss", "inverse_loss", "novelty_loss", "hash_loss", "adversary_kl"),
+    ),
+}
+COMPARED = ("episode/success", "episode/return")  # what TensorBoard compares runs by
+_GROUP = {name: group for group, names in GROUPS.items() for name in names}
 
 
 class EpisodeStats:
@@ -84,6 +96,7 @@ class MetricsLogger:
         before: What its checkpoint says of `seconds` and `episodes`, for a file that was lost.
         clock_zero: When the run's clock stood at zero, as time.monotonic() counts; without it, the clock begins now, at what
             the last line from before has.
+        settings: Of the experiment, by name; TensorBoard lists them beside the curves (HPARAMS), so that runs can be compared.
 
     Attributes:
         episodes: How many had ended by the last line from before.
@@ -97,6 +110,7 @@ class MetricsLogger:
         *,
         before: Mapping[str, MetadataValue] | None = None,
         clock_zero: float | None = None,
+        settings: Mapping[str, bool | str | float] | None = None,
     ) -> None:
         self._path = folder / "metrics.csv"
         kept = [row for row in _read(self._path) if int(row["updates"]) <= updates]
@@ -110,6 +124,9 @@ class MetricsLogger:
         self._board = SummaryWriter(
             str(folder / "tensorboard"), purge_step=int(known.get("frames") or 0) + 1 if known else 0
         )
+        if settings:
+            for summary in hparams(dict(settings), dict.fromkeys(COMPARED, 0.0)):  # type: ignore[no-untyped-call]
+                self._board.file_writer.add_summary(summary)  # type: ignore[attr-defined]
 
     @property
     def seconds(self) -> float:
@@ -146,7 +163,7 @@ class MetricsLogger:
         with naming(Path(self._board.log_dir)):
             for name, value in line.items():
                 if name not in ("frames", "updates"):
-                    self._board.add_scalar(name, value, int(line["frames"]))
+                    self._board.add_scalar(f"{_GROUP.get(name, 'train')}/{name}", value, int(line["frames"]))
             self._board.flush()
 
     def close(self) -> None:

@@ -10,7 +10,6 @@ checkpoints/        see services.learner.checkpoints
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import platform
 import re
@@ -23,7 +22,7 @@ import structlog
 from leco.checkpoint.atomic_file import atomic_write, set_aside
 from leco.checkpoint.trained import frames_of_update, trained_updates
 from leco.config.experiment import ConfigError, Experiment
-from leco.config.toml import parse, to_toml
+from leco.config.toml import flat, parse, to_toml
 from leco.envs.registry import FAMILIES
 from leco.telemetry.provenance import hardware, typed_command
 
@@ -59,23 +58,33 @@ def check_same(folder: Path, experiment: Experiment) -> None:
     Raises:
         ConfigError: what differs, and what to do.
     """
+    if differs := difference(folder, experiment):
+        raise ConfigError(
+            f"{folder} holds a run of another experiment ({differs}); choose another folder, or give the same experiment to go on"
+        )
+
+
+def difference(folder: Path, experiment: Experiment) -> str:
+    """Why an experiment cannot go on in a run's folder: other settings, or fewer frames than were trained. Empty if it can.
+
+    Raises:
+        ConfigError: the folder's config.toml cannot be used.
+    """
     kept = folder / "config.toml"
     if not kept.exists():
-        return
-    now, then = _flat(experiment), _flat(_read(kept))
-    changed = [f"{key} is {now[key]!r}, was {then[key]!r}" for key in now if now[key] != then[key] and key not in ENDS]
-    if changed:
-        raise ConfigError(
-            f"{folder} holds a run of another experiment ({'; '.join(changed)}); "
-            "choose another folder, or give the same experiment to go on"
-        )
+        return ""
+    now, then, off = flat(experiment), flat(_read(kept)), "off"
+    changed = [
+        f"{key} is {now.get(key, off)!r}, was {then.get(key, off)!r}"
+        for key in now | then
+        if key not in ENDS and now.get(key) != then.get(key)
+    ]
     # A run ends with whole updates, and a deterministic one with a checkpoint: a little more is as it should be.
-    trained = trained_updates(folder) * frames_of_update(experiment)
-    if trained - experiment.frames >= experiment.learner.checkpoint_every * frames_of_update(experiment):
-        raise ConfigError(
-            f"{folder} has trained {trained:,} frames already, and is to end after {experiment.frames:,}: give more (--frames), "
-            "or choose another folder"
-        )
+    size, learner = frames_of_update(experiment), experiment.learner
+    trained = trained_updates(folder) * size
+    if not changed and trained - experiment.frames >= (learner.checkpoint_every if learner.deterministic else 1) * size:
+        changed = [f"frames is {experiment.frames:,}, but {trained:,} are trained already: give more"]
+    return "; ".join(changed)
 
 
 def _read(kept: Path) -> Experiment:
@@ -86,15 +95,6 @@ def _read(kept: Path) -> Experiment:
         raise ConfigError(
             f"{kept} cannot be read ({error}): put a copy of it there, or remove it and give the experiment again (--config)"
         ) from error
-
-
-def _flat(experiment: Experiment) -> dict[str, object]:
-    """Values by dotted key, as in TOML."""
-    flat: dict[str, object] = {}
-    for name, value in dataclasses.asdict(experiment).items():
-        inner = value.items() if isinstance(value, dict) else ()
-        flat |= {f"{name}.{key.rstrip('_')}": each for key, each in inner} or {name: value}
-    return flat
 
 
 def run_name(folder: Path) -> str:

@@ -84,6 +84,7 @@ class Trainer:
         self._lag = 0.0
         self._left_out = 0  # updates, in a row
         self._recorded = (state.updates, time.monotonic())
+        self._stats: dict[str, float] = {}
         metrics.run_frames.set(self.frames)
         metrics.target_frames.set(experiment.frames)
         metrics.checkpoint_time.set_to_current_time()
@@ -120,11 +121,13 @@ class Trainer:
         try:
             while not self._done():
                 if not self._step():
+                    self._record_last()
                     return False
                 if self.state.updates % learner.checkpoint_every == 0:
                     self._save()
                 if self.state.updates in self._milestones:
                     self._checkpoints.keep(self.state, self._metadata(self._mean_return()))
+            self._record_last()
             # Whoever compares the frames with those to come learns that no more will.
             self._metrics.target_frames.set(min(self.frames, self._experiment.frames))
             return True
@@ -179,9 +182,13 @@ class Trainer:
         self._metrics.updates.inc()
         self._metrics.frames.inc(self._frames_of_update)
         self._metrics.run_frames.set(self.frames)
-        if self.state.updates % learner.log_every == 0:
-            self._record(stats if kept else {})
-            self._metrics.counts([each.count for each in trajectories if each.count is not None])
+        if kept:
+            for name, value in stats.items():
+                self._metrics.statistic(name, value)
+        self._metrics.counts([each.count for each in trajectories if each.count is not None])
+        self._stats = stats if kept else {}
+        if self.state.updates == 1 or self.state.updates % learner.log_every == 0:
+            self._record()
         return True
 
     def _keep(self, after: TrainingState, stats: dict[str, float]) -> bool:
@@ -206,7 +213,12 @@ class Trainer:
         self.state = self.state._replace(updates=self.state.updates + 1)
         return False
 
-    def _record(self, stats: dict[str, float]) -> None:
+    def _record_last(self) -> None:
+        """A line of where training ends, so that also a short run has one; but not after the line that ended it (`until`)."""
+        if self._recorded[0] != self.state.updates and not self._learned():
+            self._record()
+
+    def _record(self) -> None:
         updates, since = self._recorded
         now = time.monotonic()
         frames = (self.state.updates - updates) * self._frames_of_update
@@ -218,14 +230,12 @@ class Trainer:
             "frames_per_second": frames / (now - since),
             "episodes": self._episodes.total,
             **self._episodes.means(),
-            **stats,
+            **self._stats,
             "policy_lag": self._lag,
             "queue": self._queue.waiting,
             **{f"{activity}_share": share for activity, share in self._metrics.time.take_shares().items()},
         }
         self._metrics_logger.write(line)
-        for name, value in stats.items():
-            self._metrics.statistic(name, value)
 
     def _save(self) -> None:
         mean = self._mean_return()

@@ -9,6 +9,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
+
 from support.kubernetes_api import KubernetesApi
 from support.training_services import actor, learner, until_updates
 from support.waiting import PATIENCE
@@ -128,3 +130,22 @@ def test_what_is_wrong_is_said_in_a_line(tmp_path: Path) -> None:
     assert away.returncode == 1
     assert away.stderr.startswith("leco cluster: the cluster does not answer: ")
     assert "there is no access to a cluster" in ask(api, tmp_path, "--context", "another").stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["clusters: [", "- a list", "a word", "clusters: 5\ncontexts: []\ncurrent-context: a", ""]
+)
+def test_a_kubeconfig_that_is_none_is_said_in_a_line(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text(text)
+    asked = subprocess.run(
+        [sys.executable, "-m", "leco", "cluster"],
+        env=os.environ | {"KUBECONFIG": str(file)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert asked.returncode == 2
+    assert asked.stderr.startswith("leco cluster: there is no access to a cluster: ")
+    assert asked.stderr.endswith("; look at ~/.kube/config or KUBECONFIG, which kubectl uses\n")
+    assert asked.stderr.count("\n") == 1

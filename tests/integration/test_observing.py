@@ -46,7 +46,9 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     with ExitStack() as stack:
         redis = stack.enter_context(RedisServer("--maxmemory", "64mb"))
         hashcount = stack.enter_context(ServiceProcess("--store", redis.url))
-        training = stack.enter_context(learner(tmp_path_factory.mktemp("run") / "run", frames=FOR_EVER))
+        training = stack.enter_context(
+            learner(tmp_path_factory.mktemp("run") / "run", frames=FOR_EVER, learner__log_every=10**6)
+        )
         playing = stack.enter_context(actor(training.address, hashcount.address))
         services = {"hashcount": hashcount, "learner": training, "actor": playing}
         targets = {job: [f"127.0.0.1:{service.metrics_port}"] for job, service in services.items()}

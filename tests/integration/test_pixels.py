@@ -113,7 +113,7 @@ def test_an_engine_that_dies_is_counted_and_a_package_that_is_missing_is_one_lin
     (tmp_path / "vizdoom.py").write_text("raise ModuleNotFoundError")
     with learner(tmp_path / "run", task=TASK, method="no-int", actors__unroll_length=UNROLL) as server:
         done = leco("actor", f"--learner={server.address}", "--metrics-port=off", PYTHONPATH=f"{tmp_path}:{ROOT}")
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert done.stderr.splitlines()[-1] == "leco actor: ViZDoom is not installed: pip install 'leco[vizdoom]'"
         assert "Traceback" not in done.stdout + done.stderr
 

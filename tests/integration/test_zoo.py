@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -58,9 +60,10 @@ def played(folder: Path) -> Recording:
 
 
 def error(command: Any, arguments: Sequence[str]) -> str:
-    with pytest.raises(SystemExit) as ended:
+    with contextlib.redirect_stderr(io.StringIO()) as said, pytest.raises(SystemExit) as ended:
         command.main(arguments)
-    return str(ended.value.code)
+    assert ended.value.code == 2
+    return said.getvalue().strip()
 
 
 @pytest.mark.parametrize(("method", "kind"), [*((name, None) for name in METHODS), ("leco", "exact"), ("lirpg", "dsc")])

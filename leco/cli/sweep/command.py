@@ -20,6 +20,8 @@ from leco.cli.sweep.view import View, overall, sentence
 from leco.cli.train_flags import UNTIL_HELP, read_rate
 from leco.config.experiment import ConfigError
 from leco.config.presets import PRESETS
+from leco.words import counted
+from services.flags import Parser, existing_file, number, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,7 +50,7 @@ exit code: 0 if all is done, 1 if a run failed, 2 for a mistake in the flags, 13
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a sweep until done or Ctrl-C."""
     typed = list(sys.argv[2:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         "leco sweep",
         description=DESCRIPTION,
         epilog=EXAMPLES,
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _flags(parser)
     given = parser.parse_args(typed)
     if given.threads is None:
-        given.threads = max((os.cpu_count() or 2) // max(given.parallel, 1) - 1, 1)
+        given.threads = max((os.cpu_count() or 2) // given.parallel - 1, 1)
     with contextlib.ExitStack() as stack:
         try:
             runs = plan(given)
@@ -67,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             check_folder(runs, given.out)
             asked = Asked(given.out, shlex.join(["leco", "sweep", *typed]), runs)
         except (ConfigError, OSError) as error:
-            parser.error(str(error))
+            parser.refuse(error)
         code = sweep(runs, asked, given, sys.stdout)
     sys.exit(code)
 
@@ -76,14 +78,14 @@ def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", metavar="A,B", help="what to solve; `leco tasks` lists the names")
     parser.add_argument("--methods", metavar="A,B", help="how; `leco methods` lists the names (default: leco)")
     parser.add_argument("--seeds", default="1", metavar="1,2,5-7", help="of networks, actions and levels (default: 1)")
-    parser.add_argument("--frames", type=float, help="actions to train each run on, for example 1e6 (default: 5e6)")
+    parser.add_argument("--frames", type=number, help="actions to train each run on, for example 1e6 (default: 5e6)")
     parser.add_argument("--until", type=read_rate, metavar="RATE", help=UNTIL_HELP)
     parser.add_argument(
         "--preset",
         choices=PRESETS,
         help="where settings begin, as for `leco train` (default: laptop, or what --config says)",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="an experiment as TOML; flags win over it")
+    parser.add_argument("--config", type=existing_file, metavar="FILE", help="an experiment as TOML; flags win over it")
     parser.add_argument(
         "--set",
         action="append",
@@ -98,12 +100,23 @@ def _flags(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=V,V",
         help="a key with several values, each combined with all else, for example training.lambda=0,0.25,0.5; repeatable",
     )
-    parser.add_argument("--episodes", type=int, default=100, help="fresh episodes for each evaluation (default: 100)")
-    parser.add_argument("--out", type=Path, default=Path("runs/sweep"), metavar="DIR", help="default: runs/sweep")
-    parser.add_argument("--parallel", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
-    parser.add_argument("--actors", type=int, default=1, help="actor processes of each run (default: 1)")
     parser.add_argument(
-        "--threads", type=int, help="processor threads of an update (default: a run's share of the processors, but one)"
+        "--episodes",
+        type=whole_number(1),
+        default=100,
+        metavar="N",
+        help="fresh episodes for each evaluation (default: 100)",
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/sweep"), metavar="DIR", help="default: runs/sweep")
+    parser.add_argument("--parallel", type=whole_number(1), default=1, metavar="N", help="runs at a time (default: 1)")
+    parser.add_argument(
+        "--actors", type=whole_number(1), default=1, metavar="N", help="actor processes of each run (default: 1)"
+    )
+    parser.add_argument(
+        "--threads",
+        type=whole_number(1),
+        metavar="N",
+        help="processor threads of an update (default: a run's share of the processors, but one)",
     )
     parser.add_argument("--plain", action="store_true", help="lines instead of a table that is redrawn")
 
@@ -187,7 +200,7 @@ def _conclude(work: Sweep, folder: Path, out: TextIO, *, already_told: bool) -> 
         out.write("stopped: what was trained is saved, the same command goes on from here\n")
         return 130
     if failed:
-        out.write(f"{len(failed)} of {len(work.jobs)} runs failed; the same command tries them again\n")
+        out.write(f"{len(failed)} of {counted(len(work.jobs), 'run')} failed; the same command tries again\n")
     return 1 if failed else 0
 
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from leco.checkpoint.atomic_file import atomic_write
 from leco.checkpoint.trained import frames_of_update, trained_updates
 from leco.config.experiment import ConfigError, Experiment
-from leco.config.toml import flat, parse
 from leco.report.metrics import columns, read_metrics, when_reached
+from leco.words import counted
+from services.learner.run_folder import difference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,39 +70,14 @@ def check_folder(runs: Sequence[Run], out: Path) -> None:
     Raises:
         ConfigError: says what differs.
     """
-    refused = []
-    for run in runs:
-        kept = out / run.name / "config.toml"
-        if not kept.exists():
-            continue
-        try:
-            before = flat(parse(kept.read_text()))
-        except ConfigError as error:
-            raise ConfigError(f"{kept} cannot be used: {error}") from None
-        now = flat(run.experiment)
-        changed = [
-            f"{key} is {now.get(key, 'off')!r}, was {before.get(key, 'off')!r}"
-            for key in now | before
-            if key not in ("frames", "until") and now.get(key) != before.get(key)
-        ]
-        size = frames_of_update(run.experiment)
-        trained = trained_updates(kept.parent) * size
-        if not changed and trained - size >= _last_update(run.experiment):
-            changed = [f"frames is {run.experiment.frames:,}, but it was trained on {trained:,}"]
-        if changed:
-            refused.append(f"{run.name}: {'; '.join(changed)}")
+    found = [(run.name, difference(out / run.name, run.experiment)) for run in runs]
+    refused = [f"{name}: {differs}" for name, differs in found if differs]
     if refused:
-        more = f" (and {len(refused) - 1} more runs)" if len(refused) > 1 else ""
+        more = f" (and {counted(len(refused) - 1, 'more run')})" if len(refused) > 1 else ""
         raise ConfigError(
             f"{out} has other settings for the same run. {refused[0]}{more}. "
             "Choose another folder with --out, or give the same settings to go on"
         )
-
-
-def _last_update(experiment: Experiment) -> int:
-    """Frames that are surely enough: a deterministic run goes on to its next checkpoint."""
-    late = experiment.learner.checkpoint_every - 1 if experiment.learner.deterministic else 0
-    return experiment.frames + late * frames_of_update(experiment)
 
 
 class Asked:

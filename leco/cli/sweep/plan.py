@@ -42,9 +42,6 @@ def plan(given: argparse.Namespace) -> list[Run]:
     """
     if given.tasks is None and given.config is None:
         raise ConfigError("say what to solve: --tasks NAME,NAME (`leco tasks` lists them), or --config FILE")
-    for flag, number in (("--episodes", given.episodes), ("--parallel", given.parallel)):
-        if number < 1:
-            raise ConfigError(f"{flag} is {number}, expected at least 1")
     tasks = [None] if given.tasks is None else _items(given.tasks, "--tasks")
     methods = [None] if given.methods is None else _items(given.methods, "--methods")
     seeds = read_seeds(given.seeds)

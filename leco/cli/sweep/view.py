@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 from leco.cli.sweep.folder import evaluation
 from leco.cli.sweep.jobs import seconds_left
 from leco.telemetry.timing import clock
+from leco.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,7 +136,7 @@ def sentence(job: Job) -> str:
         if found["success"] is not None:
             low, high = 100 * found["success_low"], 100 * found["success_high"]
             solved = f"success {100 * found['success']:.1f} % (95 %: {low:.1f} to {high:.1f}), "
-        played = f"{begin}, {job.frames:,} frames; {found['episodes']} fresh episodes"
+        played = f"{begin}, {job.frames:,} frames; {counted(found['episodes'], 'fresh episode')}"
         return f"{played}: {solved}return {found['return']:.3f}"
     parts = [begin, f"{job.frames:,} of {total:,} frames"]
     if job.state == "running":
@@ -156,4 +157,4 @@ def overall(jobs: Sequence[Job], parallel: int) -> str:
         rest = "; time left is not known yet"
     else:
         rest = f"; about {duration(left)} left" if left else "; only evaluations are left"
-    return f"{states.count('done')} of {len(jobs)} runs done{failed}{rest}"
+    return f"{states.count('done')} of {counted(len(jobs), 'run')} done{failed}{rest}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import difflib
@@ -19,6 +18,8 @@ from leco.cli.watch.live import Live
 from leco.cli.watch.replays import Replays
 from leco.cli.watch.server import make_app
 from leco.evaluation.zoo import find_entries
+from leco.report.runs import is_run
+from services.flags import Parser, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,20 +37,25 @@ MOST_CONNECTIONS = 500
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serves the page until Ctrl-C."""
-    parser = argparse.ArgumentParser("leco watch", description=DESCRIPTION)
+    parser = Parser("leco watch", description=DESCRIPTION)
     parser.add_argument(
         "run", type=Path, help="the run's folder, or an entry of the zoo, for example zoo/KeyCorridorS4R3"
     )
-    parser.add_argument("--port", type=int, help=f"of the page (default: the first free one from {FIRST_PORT} on)")
+    parser.add_argument(
+        "--port",
+        type=whole_number(0, 65535),
+        metavar="N",
+        help=f"of the page (default: the first free one from {FIRST_PORT} on)",
+    )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     given = parser.parse_args(arguments)
     folder: Path = given.run.resolve()
     if refusal := why_not(given.run):
-        sys.exit(f"leco watch: {refusal}")
+        parser.error(refusal)
     try:
         listening = listen(given.port)
     except OSError as error:
-        sys.exit(f"leco watch: {error}")
+        parser.refuse(error)
     address = f"http://{HOST}:{listening.getsockname()[1]}/"
     sys.stdout.write(f"{folder.name}: {address}   (Ctrl-C ends this, not the training)\n")
     sys.stdout.flush()
@@ -93,7 +99,7 @@ def listen(port: int | None) -> socket.socket:
         try:
             listening.bind((HOST, each))
             listening.listen()
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             listening.close()
             if port is not None:
                 raise OSError(f"port {port} cannot be had ({error}); leave out --port for a free one") from error
@@ -108,11 +114,11 @@ def why_not(folder: Path) -> str:
         return f"{folder} is a sweep; watch one of its runs: {_listed(_runs(folder), folder.name)}"
     if entries := find_entries(folder):
         return f"{folder} is a zoo; watch one of its entries: {_listed(entries, folder.name)}"
-    if folder.is_dir():
+    if is_run(folder) or (folder.is_dir() and not any(folder.glob("[!.]*"))):  # an empty one is that of a run to come
         return ""
-    known = [each for parent in dict.fromkeys((folder.parent, Path("runs"))) for each in _runs(parent)]
+    known = [each for parent in dict.fromkeys((folder, folder.parent, Path("runs"))) for each in _runs(parent)]
     there = f"the nearest runs: {_listed(known, folder.name)}" if known else "`leco train` makes one under runs/"
-    return f"there is no folder {folder}; {there}"
+    return f"{folder} is no run; {there}" if folder.is_dir() else f"there is no folder {folder}; {there}"
 
 
 def _runs(parent: Path) -> list[Path]:

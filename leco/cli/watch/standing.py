@@ -8,6 +8,7 @@ from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from leco.checkpoint.folder_lock import is_held
 from leco.checkpoint.trained import frames_of_update, trained_updates
 from leco.config.experiment import ConfigError, Experiment
 from leco.config.toml import parse
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 RECENT_LINES = 10  # over which speed is taken
-QUIET_SECONDS = 90.0  # without a line, or five times as long as lines took lately: nobody trains
+QUIET_SECONDS = 90.0  # without a line, or five times as long as lines took lately: it waits for something
+ABSENT_SECONDS = 10.0  # the same if no process of this machine has the folder, or twice as long as lines took
 OF_THE_ZOO = "An entry of the zoo: a policy, its hash, and the curves of its training, thinned."
 SUPPOSED = ("config.toml", "requested.toml")  # the second is there before the learner has begun
 
@@ -121,8 +123,9 @@ class Standing:
             written = (self._folder / "metrics.csv").stat().st_mtime
         except OSError:
             return None
-        patience = [5 * (after - before) for (_, before), (_, after) in pairwise(self._recent)]
-        return written if time.time() - written > max([QUIET_SECONDS, *patience]) else None
+        least, lines = (QUIET_SECONDS, 5) if is_held(self._folder) else (ABSENT_SECONDS, 2)
+        patience = [lines * (after - before) for (_, before), (_, after) in pairwise(self._recent)]
+        return written if time.time() - written > max([least, *patience]) else None
 
 
 def _whole(value: float | None) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leco.checkpoint.folder_lock import locked
+from leco.checkpoint.folder_lock import is_held, locked
 from leco.config.experiment import ConfigError
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def test_another_process_is_named_and_its_lock_ends_with_it(tmp_path: Path) -> N
             locked(tmp_path),
         ):
             pass
+        assert is_held(tmp_path)
         holder.send_signal(signal.SIGKILL)
         holder.wait()
+        assert not is_held(tmp_path)
         with locked(tmp_path):
             pass

@@ -170,7 +170,7 @@ def test_seeds_as_people_type_them() -> None:
     [
         ([], "say what to solve: --tasks NAME,NAME (`leco tasks` lists them), or --config FILE"),
         (["--tasks=Emty-5x5"], "there is no task 'Emty-5x5'; did you mean 'Empty-5x5'?"),
-        (["--tasks=Empty-5x5", "--methods=no-int,leko"], "there is no method 'leko': did you mean 'leco'?"),
+        (["--tasks=Empty-5x5", "--methods=no-int,leko"], "there is no method 'leko'; did you mean 'leco'?"),
         (["--tasks=Empty-5x5", "--seeds=1,b"], "'b' is no seed; type whole numbers or ranges, such as 1,2,3 or 1-3"),
         (["--tasks=Empty-5x5", "--seeds=-1"], "'-1' is no seed"),
         (["--tasks=Empty-5x5", "--seeds=3-1"], "the range 3-1 ends before it begins; type 1-3"),
@@ -183,10 +183,10 @@ def test_seeds_as_people_type_them() -> None:
         (["--tasks=Empty-5x5,MiniGrid-Empty-5x5-v0"], "two of the runs are the same (Empty-5x5-leco-1)"),
         (["--tasks=Empty-5x5", "--frames=0"], "frames is 0, expected more than 0"),
         (["--tasks=Empty-5x5", "--frames=-1e6"], "expected more than 0"),
-        (["--tasks=Empty-5x5", "--episodes=0"], "--episodes is 0, expected at least 1"),
-        (["--tasks=Empty-5x5", "--parallel=0"], "--parallel is 0, expected at least 1"),
-        (["--tasks=Empty-5x5", "--actors=0"], "--actors is 0, expected at least 1"),
-        (["--tasks=Empty-5x5", "--threads=0"], "--threads is 0, expected at least 1"),
+        (["--tasks=Empty-5x5", "--episodes=0"], "argument --episodes: must be a whole number of at least 1"),
+        (["--tasks=Empty-5x5", "--parallel=0"], "argument --parallel: must be a whole number of at least 1"),
+        (["--tasks=Empty-5x5", "--actors=0"], "argument --actors: must be a whole number of at least 1"),
+        (["--tasks=Empty-5x5", "--threads=0"], "argument --threads: must be a whole number of at least 1"),
         (["--tasks=Empty-5x5", "--config=missing.toml"], "missing.toml"),
         (["--tasks=Empty-5x5", "--set=training.alfa=1"], "there is no key training.alfa; did you mean training.alpha?"),
         (["--tasks=Empty-5x5", "--set=seed=2"], "--set seed=...: a sweep has the flag --seeds for it"),
@@ -285,7 +285,7 @@ def test_more_frames_extend_a_run_and_fewer_are_refused_once_it_has_them(tmp_pat
     trained(tmp_path / "one", 20)
     for frames in (FRAMES + 1, 10 * FRAMES, FRAMES, FRAMES - UPDATE + 1):
         check_folder([run(frames=frames)], tmp_path)
-    with pytest.raises(ConfigError, match=r"one: frames is 1,900, but it was trained on 2,000\."):
+    with pytest.raises(ConfigError, match=r"one: frames is 1,900, but 2,000 are trained already: give more\."):
         check_folder([run(frames=FRAMES - UPDATE)], tmp_path)
     trained(tmp_path / "two", 3, run(frames=10**9))
     check_folder([run("two")], tmp_path)  # by mistake too many were asked for, and it is not there yet
@@ -416,7 +416,7 @@ def test_a_run_that_fails_is_told_with_its_last_words_and_the_others_go_on(work:
     assert "a: failed; its last words:\n  word 2\n" in text
     assert "  word 9\n" in text
     assert "b: failed; its last words:\n  no such checkpoint\n" in text
-    assert text.endswith("3 of 4 runs failed; the same command tries them again\n")
+    assert text.endswith("3 of 4 runs failed; the same command tries again\n")
     work.train, work.evaluate = {}, {}
     assert work(*(run(name) for name in "abcd")) == 0
     assert work.starts.count("train a") == 2

@@ -17,6 +17,7 @@ import pytest
 
 from leco.checkpoint.folder_lock import locked
 from leco.cli import progress, tables, train
+from leco.cli.store import use_store
 from leco.cli.train import Child
 from leco.config.experiment import ConfigError
 from leco.config.toml import parse, to_toml
@@ -76,7 +77,7 @@ def test_flags_describe_the_experiment(started: Started) -> None:
     assert (experiment.training.alpha, experiment.training.inner_loss) == (0.25, "full")
     assert experiment.training.policy_betas == (0.5, 0.75)
     assert folder == Path("runs") / "DoorKey-5x5-dsc-3"
-    assert rest == {"actors": 2, "store": "memory", "threads": 1, "began": rest["began"]}
+    assert rest == {"actors": 2, "store": "memory", "threads": 1, "device": "cpu", "began": rest["began"]}
 
 
 @pytest.mark.parametrize("typed", ["95%", "95 %", "0.95", ".95", " 95.0% "])
@@ -130,12 +131,12 @@ def test_the_preset_is_for_laptops_unless_a_file_or_a_flag_says_otherwise(starte
     [
         ([], "say what to solve: --task NAME (`leco tasks` lists them), or --config FILE"),
         (["--task=Emty-5x5"], "there is no task 'Emty-5x5'; did you mean 'Empty-5x5'?"),
-        (["--task=Empty-5x5", "--method=leko"], "there is no method 'leko': did you mean 'leco'?"),
+        (["--task=Empty-5x5", "--method=leko"], "there is no method 'leko'; did you mean 'leco'?"),
         (["--task=Empty-5x5", "--frames=0"], "frames is 0, expected more than 0"),
         (["--task=Empty-5x5", "--frames=0.5"], "frames is 0.5, expected a whole number"),
         (["--task=Empty-5x5", "--frames=nan"], "frames is nan, expected a whole number"),
         (["--task=Empty-5x5", "--frames=inf"], "frames is inf, expected a whole number"),
-        (["--task=Empty-5x5", "--frames=many"], "argument --frames: invalid float value: 'many'"),
+        (["--task=Empty-5x5", "--frames=many"], "argument --frames: must be a number, and not 'many'"),
         (
             ["--task=Empty-5x5", "--until=0"],
             "argument --until: '0' is no success rate: type one above 0 and up to 100%",
@@ -155,13 +156,16 @@ def test_the_preset_is_for_laptops_unless_a_file_or_a_flag_says_otherwise(starte
         (["--task=Empty-5x5", "--set=training.alfa=1"], "there is no key training.alfa; did you mean training.alpha?"),
         (["--task=Empty-5x5", "--set=learner.batch_size=x"], "learner.batch_size is 'x', expected a whole number"),
         (["--task=Empty-5x5", "--config=missing.toml"], "missing.toml"),
-        (["--task=Empty-5x5", "--num-envs=0"], "actors.num_envs is 0, expected more than 0"),
+        (
+            ["--task=Empty-5x5", "--num-envs=0"],
+            "argument --num-envs: must be a whole number of at least 1, and not '0'",
+        ),
         (
             ["--task=Empty-5x5", "--store=redis://:secr/e@t@host:1"],
             "--store has a password on the command line, where every process can read it: put the address into",
         ),
-        (["--task=Empty-5x5", "--actors=0"], "--actors is 0, expected at least 1"),
-        (["--task=Empty-5x5", "--threads=0"], "--threads is 0, expected at least 1"),
+        (["--task=Empty-5x5", "--actors=0"], "argument --actors: must be a whole number of at least 1"),
+        (["--task=Empty-5x5", "--threads=0"], "argument --threads: must be a whole number of at least 1"),
         (["--task=Empty-5x5", "--actors=2", "--set=learner.deterministic=true"], "--actors is 2, expected 1 because"),
         (["--task=Empty-5x5", "--num-envs=8", "--set=learner.deterministic=true"], "actors.num_envs is 8, expected a"),
     ],
@@ -292,23 +296,63 @@ def test_a_child_that_ends_all_the_time_is_given_up_with_its_last_words(children
     assert children.train() == 1
     assert children.starts("hashcount") == 1 + train.GIVE_UP_AFTER
     assert children.starts("learner") == 1
-    text = children.out.getvalue()
-    assert "hashcount ends again and again; its last words" in text
-    assert "the port is taken" in text
+    said = [line for line in children.out.getvalue().splitlines() if "the port is taken" in line]
+    log = children.folder / "hashcount.log"
+    assert said == [
+        f"hashcount has ended and is started again: the port is taken (its log: {log})",
+        f"hashcount has ended and ends again and again: the port is taken (its log: {log})",
+    ]
 
 
-def test_ends_that_are_long_ago_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_end_of_a_child_is_said_at_once_with_the_last_line_of_its_error(children: Children) -> None:
+    crash = f"[ -e {children.folder}/died ] && {FOR_EVER}; touch {children.folder}/died; echo File x.py; echo KeyError: y; exit 1"
+    seen = children.folder / "seen"
+    children.programs = {
+        "learner": f"until [ -e {seen} ]; do sleep 0.01; done",
+        "actor-0": crash,
+        "hashcount": "kill -9 $$",
+    }
+
+    def see() -> None:
+        until(lambda: "actor-0 has ended and is started again: KeyError: y (its log: " in children.out.getvalue())
+        until(lambda: "hashcount has ended and is started again: killed by SIGKILL (" in children.out.getvalue())
+        seen.touch()
+
+    thread = threading.Thread(target=see)
+    thread.start()
+    children.train()
+    thread.join()
+
+
+def test_a_child_whose_configuration_is_wrong_is_not_started_again(children: Children) -> None:
+    children.programs = {"learner": "echo earlier; echo leco learner: there is no GPU; exit 2", "actor-0": FOR_EVER}
+    (children.folder / "learner.log").write_text("of another day\n")
+    assert children.train() == 1
+    assert children.starts("learner") == 1
+    assert "learner has ended and cannot run: leco learner: there is no GPU (its log: " in children.out.getvalue()
+
+
+def test_a_child_that_says_nothing_is_not_given_the_words_of_its_start_before(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("of another day\n")
+    child = Child("actor", ["/bin/sh", "-c", "exit 7"], tmp_path / "log")
+    child.start()
+    until(lambda: child.ended() is not None)
+    assert child.last_words() == "exit code 7"
+
+
+def test_ends_after_a_long_life_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     child = Child("actor", ["true"], tmp_path / "log")
+    child.start()
+    lives = [*[train.MINUTE] * 10, *[train.MINUTE / 2] * train.GIVE_UP_AFTER]  # also if it takes long to start
     again = []
-    for pause in [train.MINUTE / train.GIVE_UP_AFTER] * 15 + [0.0] * train.GIVE_UP_AFTER:
-        again.append(child.again())
+    for life in lives:
         assert child.process is not None
         child.process.wait()
-        now += pause
-    assert again[:16] == [True] * 16
-    assert not again[-1]
+        now += life
+        again.append(child.again())
+    assert again == [True] * 14 + [False]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -369,9 +413,11 @@ def test_a_folder_of_another_experiment_is_refused_before_anything_is_written(
     (run / "config.toml").write_text(to_toml(parse('task = "Empty-5x5"\nframes = 2000\nseed = 7')))
     with pytest.raises(SystemExit) as ended:
         train.main(["--task=Empty-5x5", "--frames=2000", "--preset=paper", f"--run-dir={run}"])
-    assert str(ended.value.code).startswith(f"leco train: {run} holds a run of another experiment (seed is 1, was 7)")
+    assert ended.value.code == 2
     assert not (run / "requested.toml").exists()
-    assert capsys.readouterr().out == ""
+    said = capsys.readouterr()
+    assert said.err.startswith(f"leco train: {run} holds a run of another experiment (seed is 1, was 7)")
+    assert said.out == ""
 
 
 def test_a_child_that_does_not_listen_is_ended(tmp_path: Path) -> None:
@@ -391,11 +437,12 @@ def test_the_services_get_each_others_addresses_and_the_store_stays_off_the_comm
 ) -> None:
     monkeypatch.setenv("LECO_HASHCOUNT_STORE", "memory")
     config = tmp_path / "c.toml"
+    with pytest.raises(ConfigError, match=r"the store redis://127.0.0.1:1/0 does not answer"):
+        use_store("redis://:secret@127.0.0.1:1")
 
     def commands(method: str) -> dict[str, str]:
         experiment = parse("", {"task": "Empty-5x5", "method": method})
-        secret = "redis://:secret@host"
-        first, rest = train._children(experiment, tmp_path, config, tmp_path, actors=2, store=secret, threads=3)
+        first, rest = train._children(experiment, tmp_path, config, tmp_path, actors=2, threads=3, device="cuda:1")
         return {child.name: " ".join(child.command) for child in (first, *rest)}
 
     found = commands("leco")
@@ -405,9 +452,9 @@ def test_the_services_get_each_others_addresses_and_the_store_stays_off_the_comm
         assert f"--{name}={address}" in found["actor 0"]
         assert f"--{name}={address}" in found["actor 1"]
     assert "--index=1" in found["actor 1"]
-    assert "--threads=3" in found["learner"]
+    assert "--threads=3 --device=cuda:1" in found["learner"]
     assert not any("secret" in command for command in found.values())
-    assert os.environ["LECO_HASHCOUNT_STORE"] == "redis://:secret@host"
+    assert os.environ["LECO_HASHCOUNT_STORE"] == "redis://:secret@127.0.0.1:1"
     assert list(commands("no-int")) == ["learner", "actor 0", "actor 1"]
 
 
@@ -535,5 +582,4 @@ def test_the_command_lists_what_there_is() -> None:
     done = subprocess.run([sys.executable, "-P", "-m", "leco", "tasks"], capture_output=True, text=True, check=True)
     assert re.search("^MultiRoom-N2-S4 +40 +0.99 +pass a door", done.stdout, re.MULTILINE)
     wrong = subprocess.run([sys.executable, "-P", "-m", "leco", "trian"], capture_output=True, text=True, check=False)
-    assert wrong.returncode == 1
-    assert "there is no command 'trian'; the commands are: train, eval" in wrong.stderr
+    assert (wrong.returncode, wrong.stderr) == (2, "leco: there is no command 'trian'; did you mean 'train'?\n")

@@ -156,7 +156,7 @@ def test_a_task_known_by_its_id_gets_its_short_name() -> None:
         ("[training]\nlambda_ = 1", "there is no key training.lambda_; did you mean training.lambda?"),
         ("[learner]\nbatches = 1", "there is no key learner.batches; did you mean learner.batch_size?"),
         ("[actors]\nzzz = 1", "there is no key actors.zzz; the keys here are: num_envs, unroll_length"),
-        ("method = 'lecoo'", "there is no method 'lecoo': did you mean 'leco'?"),
+        ("method = 'lecoo'", "there is no method 'lecoo'; did you mean 'leco'?"),
         ("task", "this is not TOML: "),
     ],
 )

@@ -100,14 +100,13 @@ def test_other_ids_of_minigrid_need_no_entry() -> None:
         ("KeyCoridorS3R3", "'KeyCorridorS3R3'"),
         ("multiroom-n6", "'MultiRoom-N6'"),
         ("MiniGrid-LavaGapS8-v0", "'MiniGrid-LavaGapS"),
-        ("?", "did you mean"),
+        ("?", "`leco tasks` lists them"),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_nearest(name: str, nearest: str) -> None:
+def test_an_unknown_name_is_answered_with_one_that_is_near(name: str, nearest: str) -> None:
     with pytest.raises(ValueError, match="there is no task") as error:
         find_task(name)
     assert nearest in str(error.value)
-    assert "DoorKey-8x8" in str(error.value)
 
 
 def test_the_registry_alone_imports_no_environment() -> None:

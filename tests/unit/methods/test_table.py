@@ -44,14 +44,12 @@ def test_a_method_by_name() -> None:
     assert (method.hash, method.novelty, method.modulation) == (Hash.VQ, "count", Modulation.ADDITIVE)
 
 
-def test_an_unknown_method_names_the_nearest_and_lists_all() -> None:
-    with pytest.raises(
-        ValueError, match=r"no method 'leko': did you mean 'leco'\? The methods are: no-int, exact, objects, dsc, "
-    ):
+def test_an_unknown_method_names_one_that_is_near() -> None:
+    with pytest.raises(ValueError, match=r"no method 'leko'; did you mean 'leco'\?"):
         find_method("leko")
-    with pytest.raises(ValueError, match=r"no method 'zzz'\. The methods are"):
+    with pytest.raises(ValueError, match=r"no method 'zzz'; `leco methods` lists them"):
         find_method("zzz")
-    with pytest.raises(ValueError, match=r"no method 'leko': did you mean 'leco'\?"):
+    with pytest.raises(ValueError, match=r"no method 'leko'; did you mean 'leco'\?"):
         find_method("leko", "exact")
 
 

@@ -95,9 +95,9 @@ function notice(now) {
   if (now.about) texts.push(now.about);
   if (now.not_finite.length) texts.push(`Not a finite number any more: ${now.not_finite.join(", ")}. Training has probably failed.`);
   if (now.phase === "waiting") texts.push(now.task
-    ? "No line of metrics.csv yet: the learner writes the first one after a few updates, mostly within a minute. If nothing comes, look into the logs folder of the run."
+    ? "No line of metrics.csv yet: the learner writes the first one after its first update, mostly within a minute. If nothing comes, look into the logs folder of the run."
     : `The run has not begun: its folder has no config.toml yet. Waiting for leco train or a learner to write to ${now.folder}.`);
-  if (now.phase === "quiet") texts.push(`No new line since ${new Date(1000 * now.quiet_since).toLocaleString()}: training was stopped, or it waits for actors. "leco train --run ${now.folder}" goes on from the newest checkpoint.`);
+  if (now.phase === "quiet") texts.push(`No new line since ${new Date(1000 * now.quiet_since).toLocaleString()}: training was stopped, or it waits for actors. "leco train --run-dir ${now.folder}" goes on from the newest checkpoint.`);
   byId("notice").textContent = texts.join(" ");
   byId("notice").hidden = !texts.length;
   byId("notice").classList.toggle("bad", Boolean(now.trouble || now.not_finite.length));

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from leco.checkpoint.folder_lock import locked
 from leco.cli.watch.standing import Standing
 from leco.config.toml import parse, to_toml
 
@@ -99,6 +100,11 @@ def test_a_run_without_news_says_since_when(tmp_path: Path) -> None:
     standing = Standing(tmp_path)
     values, last = lines(tmp_path, (1000, 10), (2000, 20))
     standing.note(COLUMNS, values, anew=False)
+    some_seconds_ago = time.time() - 30
+    os.utime(tmp_path / "metrics.csv", (some_seconds_ago, some_seconds_ago))
+    with locked(tmp_path):
+        assert standing.now(last)["phase"] == "training"
+    assert standing.now(last)["phase"] == "quiet", "nobody trains here"
     an_hour_ago = time.time() - 3600
     os.utime(tmp_path / "metrics.csv", (an_hour_ago, an_hour_ago))
     now = standing.now(last)
@@ -107,7 +113,8 @@ def test_a_run_without_news_says_since_when(tmp_path: Path) -> None:
     slow, last = lines(tmp_path, (1000, 1000), (2000, 2000))  # a line every 1000 s: an hour without one is nothing
     standing.note(COLUMNS, slow, anew=True)
     os.utime(tmp_path / "metrics.csv", (an_hour_ago, an_hour_ago))
-    assert standing.now(last)["phase"] == "training"
+    with locked(tmp_path):
+        assert standing.now(last)["phase"] == "training"
 
 
 def test_what_is_no_finite_number_is_named_and_a_configuration_that_cannot_be_read_too(tmp_path: Path) -> None:

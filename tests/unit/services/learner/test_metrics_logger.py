@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData  # type: ignore[import-untyped]
 
 from leco.types import EpisodeSummary
 from services.learner.metrics_logger import COLUMNS, EpisodeStats, MetricsLogger
@@ -153,7 +154,7 @@ def test_after_a_resume_there_are_no_means_until_a_hundred_episodes_have_ended_a
 def scalars(folder: Path) -> list[int]:
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
-    return [event.step for event in events.Scalars("return")]
+    return [event.step for event in events.Scalars("episode/return")]
 
 
 def test_tensorboard_shows_the_same_lines(tmp_path: Path) -> None:
@@ -161,6 +162,33 @@ def test_tensorboard_shows_the_same_lines(tmp_path: Path) -> None:
     assert scalars(tmp_path) == [10_000, 20_000, 30_000]
     record(tmp_path, 20, [25, 35])
     assert scalars(tmp_path) == [10_000, 20_000, 25_000, 35_000]
+
+
+def test_tensorboard_groups_what_belongs_together(tmp_path: Path) -> None:
+    metrics_logger = MetricsLogger(tmp_path, 0)
+    metrics_logger.write(dict.fromkeys(COLUMNS, 1.0) | {"a_statistic_of_a_method": 1.0})
+    metrics_logger.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    found: dict[str, set[str]] = {}
+    for tag in events.Tags()["scalars"]:
+        group, _, name = tag.partition("/")
+        found.setdefault(group, set()).add(name)
+    assert set(found) == {"train", "episode", "exploration"}
+    assert found["episode"] == {"episodes", "return", "success", "length"}
+    assert {"r_ep", "r_ta", "new_code_share", "hash_loss"} < found["exploration"]
+    assert {"value_loss", "entropy", "policy_lag", "a_statistic_of_a_method"} < found["train"]
+
+
+def test_tensorboard_lists_the_settings(tmp_path: Path) -> None:
+    settings: dict[str, str | float] = {"method": "leco", "training.alpha": 0.005}
+    MetricsLogger(tmp_path, 0, settings=settings).close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    told = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert told["method"].string_value == "leco"
+    assert told["training.alpha"].number_value == 0.005
 
 
 def test_means_are_over_the_last_hundred_episodes() -> None:

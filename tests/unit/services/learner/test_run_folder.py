@@ -11,7 +11,7 @@ import pytest
 from leco.config.experiment import ConfigError
 from leco.config.toml import parse, to_toml
 from leco.telemetry.provenance import COMMAND
-from services.learner.run_folder import check_same, open_run, run_name
+from services.learner.run_folder import check_same, difference, open_run, run_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,9 +78,9 @@ def test_a_run_may_be_told_to_end_at_another_success_rate_or_at_none(tmp_path: P
     [
         ({"learner__batch_size": 8}, "(learner.batch_size is 8, was 4)"),
         ({"task": "DoorKey-5x5", "seed": 3, "frames": 5}, "(task is 'DoorKey-5x5', was 'Empty-5x5'; seed is 3, was 1)"),
-        ({"training__decoder_samples": 64}, "(training.decoder_samples is 64, was None)"),
+        ({"training__decoder_samples": 64}, "(training.decoder_samples is 64, was 'off')"),
         ({"training__lambda": 0.25}, "(training.lambda is 0.25, was 0.5)"),
-        ({"training__max_gradient_norm": 2}, "(training.max_gradient_norm is 2.0, was None)"),
+        ({"training__max_gradient_norm": 2}, "(training.max_gradient_norm is 2.0, was 'off')"),
     ],
 )
 def test_another_experiment_is_refused_by_naming_what_differs(
@@ -96,7 +96,7 @@ def test_another_experiment_is_refused_by_naming_what_differs(
 
 def test_a_key_that_is_left_out_now_is_named_too(tmp_path: Path) -> None:
     open_run(tmp_path / "run", config(tmp_path, training__decoder_samples=64))
-    with pytest.raises(ConfigError, match=r"training.decoder_samples is None, was 64"):
+    with pytest.raises(ConfigError, match=r"training.decoder_samples is 'off', was 64"):
         open_run(tmp_path / "run", config(tmp_path))
 
 
@@ -113,11 +113,22 @@ def test_a_run_does_not_end_before_what_it_has_trained(tmp_path: Path) -> None:
     (run / "checkpoints" / "000000026.safetensors").touch()  # 26 updates of 4 x 96 frames: 9,984
     (run / "checkpoints" / "000000999.safetensors").mkdir()  # a folder is no checkpoint
     check_same(run, experiment)
-    for fewer in (9_984, 9_300):
+    for fewer in (9_984, 9_601):  # its last update is whole
         open_run(run, config(tmp_path, frames=fewer, learner__checkpoint_every=2))
-    with pytest.raises(ConfigError, match=r"has trained 9,984 frames already, and is to end after 9,000: give more"):
-        open_run(run, config(tmp_path, frames=9_000, learner__checkpoint_every=2))
-    assert parse((run / "config.toml").read_text()).frames == 9_300, "what is refused changes nothing"
+    with pytest.raises(ConfigError, match=r"frames is 9,600, but 9,984 are trained already: give more"):
+        open_run(run, config(tmp_path, frames=9_600, learner__checkpoint_every=2))
+    assert parse((run / "config.toml").read_text()).frames == 9_601, "what is refused changes nothing"
+
+
+def test_a_deterministic_run_may_have_trained_up_to_its_next_checkpoint(tmp_path: Path) -> None:
+    run, turns = tmp_path / "run", {"learner__deterministic": True, "learner__checkpoint_every": 8}
+    open_run(run, config(tmp_path, frames=10_000, **turns))
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "000000032.safetensors").touch()  # 12,288 frames
+    assert difference(run, open_run(run, config(tmp_path, frames=9_217, **turns))) == ""
+    with pytest.raises(ConfigError, match=r"frames is 9,216, but 12,288 are trained already"):
+        open_run(run, config(tmp_path, frames=9_216, **turns))
+
 
 
 @pytest.mark.parametrize("damaged", [b"task = ", b"\xff\xfe", b"", b"task = 'Empty-5x5'\nframes = 'many'"])

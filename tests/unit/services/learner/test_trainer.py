@@ -118,13 +118,34 @@ def test_it_ends_when_all_frames_are_trained_on_and_saves(tmp_path: Path) -> Non
     assert case.run()
     assert case.trainer.frames == BATCH * T * 5
     assert case.saved == [2, 4, 5]
-    assert case.recorded == [2, 4]
+    assert case.recorded == [1, 2, 4, 5]
     assert case.registry.get_sample_value("leco_learner_updates_total") == 5
     assert case.registry.get_sample_value("leco_learner_frames_total") == BATCH * T * 5
     assert case.registry.get_sample_value("leco_learner_run_frames") == BATCH * T * 5
     assert case.registry.get_sample_value("leco_learner_run_target_frames") == BATCH * T * 4 + 1
     saved = (tmp_path / "checkpoints" / "000000005.safetensors").stat().st_mtime
     assert abs((case.registry.get_sample_value("leco_learner_checkpoint_timestamp_seconds") or 0) - saved) < PATIENCE
+
+
+@pytest.mark.parametrize(("updates", "lines"), [(1, [1]), (5, [1, 5])])
+def test_a_run_that_is_shorter_than_the_way_to_its_first_line_is_recorded_and_measured(
+    tmp_path: Path, updates: int, lines: list[int]
+) -> None:
+    for folder, changes in (("done", {"frames": BATCH * T * updates}), ("stopped", {})):
+        case = Case(tmp_path / folder, updates, learner__log_every=20, **changes)
+        case.run()
+        assert case.recorded == lines
+        assert case.registry.get_sample_value("leco_learner_training_statistic", {"name": "entropy"})
+
+
+def test_every_step_is_measured_also_between_two_lines(tmp_path: Path) -> None:
+    found = []
+    for updates in (1, 2):
+        case = Case(tmp_path / str(updates), updates, learner__log_every=20)
+        case.trainer._record_last = lambda: None  # type: ignore[method-assign]
+        case.run()
+        found.append(case.registry.get_sample_value("leco_learner_training_statistic", {"name": "entropy"}))
+    assert found[0] != found[1]
 
 
 def test_it_saves_when_it_is_asked_to_stop(tmp_path: Path) -> None:
@@ -144,7 +165,7 @@ def test_a_failing_update_still_saves_what_was_trained(tmp_path: Path) -> None:
     case.metrics_logger._file.close()
     with pytest.raises(ValueError, match="closed file"):
         case.run()
-    assert case.saved == [2]
+    assert case.saved == [1]
 
 
 def test_a_deterministic_run_ends_at_a_checkpoint_and_saves_nowhere_else(tmp_path: Path) -> None:
@@ -235,10 +256,10 @@ def test_it_ends_with_the_line_that_has_the_success_rate_and_saves(tmp_path: Pat
     case = Case(tmp_path, 99, frames=10**6, **LINE_EVERY_2)
     case.episodes.add(1, played(95, 5))
     assert case.run()
-    assert (case.saved, case.recorded) == ([2], [2])
+    assert (case.saved, case.recorded) == ([1], [1])
     assert case.trainer.ending == "95 % of the last 100 episodes were solved"
     for name in ("run_frames", "run_target_frames"):  # nobody waits for the rest
-        assert case.registry.get_sample_value(f"leco_learner_{name}") == 2 * BATCH * T
+        assert case.registry.get_sample_value(f"leco_learner_{name}") == BATCH * T
 
 
 @pytest.mark.parametrize(("solved", "lost"), [(94, 6), (99, 0)])
@@ -246,7 +267,7 @@ def test_fewer_or_too_few_episodes_do_not_end_it(tmp_path: Path, solved: int, lo
     case = Case(tmp_path, 99, frames=BATCH * T * 6, **LINE_EVERY_2)
     case.episodes.add(1, played(solved, lost))
     assert case.run()
-    assert (case.saved, case.recorded) == ([6], [2, 4, 6])
+    assert (case.saved, case.recorded) == ([6], [1, 2, 4, 6])
     assert case.trainer.ending == "all frames are trained on"
 
 
@@ -261,12 +282,12 @@ def test_a_run_that_has_ended_so_ends_at_once_when_it_is_started_again(tmp_path:
     first = Case(tmp_path, 99, frames=10**6, **LINE_EVERY_2)
     first.episodes.add(1, played(97, 3))
     assert first.run()
-    again = Case(tmp_path, 99, updates=2, frames=10**6, **LINE_EVERY_2)
+    again = Case(tmp_path, 99, updates=1, frames=10**6, **LINE_EVERY_2)
     assert again.run()
-    assert (again.trainer.state.updates, again.recorded) == (2, [2])
+    assert (again.trainer.state.updates, again.recorded) == (1, [1])
     assert again.trainer.ending == "97 % of the last 100 episodes were solved"
     # Asked for more, it goes on; the few episodes since then do not count as the last hundred.
-    more = Case(tmp_path, 99, updates=2, frames=BATCH * T * 6, **LINE_EVERY_2 | {"until": 0.98})
+    more = Case(tmp_path, 99, updates=1, frames=BATCH * T * 6, **LINE_EVERY_2 | {"until": 0.98})
     more.episodes.add(1, played(99))
     assert more.run()
     assert more.trainer.state.updates == 6
@@ -277,7 +298,7 @@ def test_a_run_that_has_not_reached_it_goes_on(tmp_path: Path) -> None:
     again = Case(tmp_path, 99, updates=4, frames=10**6, **LINE_EVERY_2)
     again.episodes.add(1, played(100))
     assert again.run()
-    assert (again.saved, again.recorded) == ([4, 6], [2, 4, 6])
+    assert (again.saved, again.recorded) == ([4, 6], [1, 2, 4, 6])
 
 
 def test_a_deterministic_run_that_has_the_success_rate_ends_at_its_next_checkpoint(tmp_path: Path) -> None:
@@ -285,7 +306,7 @@ def test_a_deterministic_run_that_has_the_success_rate_ends_at_its_next_checkpoi
     case = Case(tmp_path, 99, **changes)
     case.episodes.add(1, played(100))
     assert case.run()
-    assert (case.saved, case.recorded) == ([5], [2, 4])
+    assert (case.saved, case.recorded) == ([5], [1, 2, 4]), "the line that has the success rate is the last"
     again = Case(tmp_path, 99, updates=5, **changes)
     assert again.run()
     assert again.trainer.state.updates == 5
