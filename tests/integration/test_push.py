@@ -698,11 +698,6 @@ HOSTILE = {
         PRECONDITION,
         "number is 3, expected 2: a trajectory was skipped",
     ),
-    "without credit": Hostile(
-        [hello(), *(pushed(made(number)) for number in range(1, 40))],
-        PRECONDITION,
-        "a trajectory came without a credit; expected none before one is granted",
-    ),
 }
 
 
@@ -724,6 +719,21 @@ def test_a_stream_against_the_contract_is_refused_and_the_learner_goes_on(
     client.push(made(1, actor=1))
     assert actor_of(learner.take(1)[0]) == 1
     assert client.drain(PATIENCE) == 0
+
+
+def test_what_is_sent_without_a_credit_is_not_read_before_there_is_one(
+    learner: Learner, channel: grpc.Channel
+) -> None:
+    with RawStream(channel, hello()) as stream:
+        stream.push(*range(1, 41))
+        until(lambda: len(learner.queue.arrived) == 16)
+        [held] = learner.queue._streams.values()
+        time.sleep(0.2)
+        assert (held.open, held.credits, len(learner.queue.arrived)) == (True, 0, 16)
+        for first in range(1, 33, 16):
+            assert [each.number for each in learner.take(16)] == list(range(first, first + 16))
+        stream.until_told(40)
+    assert learner.queue.most == 16
 
 
 def test_bytes_that_are_no_message_are_refused(learner: Learner, channel: grpc.Channel) -> None:
