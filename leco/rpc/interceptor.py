@@ -107,15 +107,15 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         metrics: Where calls are counted.
         max_seconds: A call with one request that takes longer, also because its client does not read the answer, ends with
             DEADLINE_EXCEEDED, even if its client set no deadline.
-        max_calls: Calls in progress; more are answered with RESOURCE_EXHAUSTED. One host may have half of them, and streams of
-            requests may be three quarters of them, so that there is always room for others.
+        max_calls: Calls in progress; more are answered with RESOURCE_EXHAUSTED. One host may have three quarters of
+            them, and streams of requests may be as many, half of them by one host: there is always room for others.
     """
 
     def __init__(self, metrics: RpcMetrics, *, max_seconds: float, max_calls: int) -> None:
         self._metrics = metrics
         self._max_seconds = max_seconds
         self._max_calls = max_calls
-        self._calls: Counter[str] = Counter()  # in progress: of a host, of a connection, streams, all
+        self._calls: Counter[str] = Counter()  # in progress, by the limits that they count for
         self._arriving = Places(
             ARRIVING, seconds=ARRIVAL_SECONDS, contended_seconds=CONTENDED_ARRIVAL_SECONDS, max_waiting=MAX_WAITING
         )
@@ -204,16 +204,14 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
     def _in_progress(self, method: str, context: Context, *, stream: bool = False) -> Iterator[None]:
         """Counts the call inside it, or refuses it."""
         most, peer = self._max_calls, context.peer()
-        host = host_of(peer)
-        limits = {"all": most, host: most // 2}
+        limits = {"calls": most, f"calls by {host_of(peer)}": most * 3 // 4}
         if stream:
-            limits["streams"] = most * 3 // 4
+            limits |= {"streams": most * 3 // 4, f"streams by {host_of(peer)}": most // 2}
         if method.startswith(_INFRASTRUCTURE):
-            limits = {peer: INFRASTRUCTURE_CALLS}
+            limits = {f"calls of this kind by {peer}": INFRASTRUCTURE_CALLS}
         for name, limit in limits.items():
             if self._calls[name] >= limit:
-                whose = {"all": "", "streams": " by streams", peer: " by one connection"}.get(name, " by one host")
-                text = f"{limit} calls are in progress{whose}, which is the most; repeat later"
+                text = f"{limit} {name} are in progress, which is the most; repeat later"
                 raise Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
         self._calls.update(limits.keys())
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import sys
 import threading
 from typing import Self
 
@@ -121,3 +122,15 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 def _text(text: str) -> bytes:
     """A string of HPACK, without Huffman coding, shorter than 127 bytes."""
     return bytes((len(text),)) + text.encode()
+
+
+def main(address: str, method: str, connections: str, calls: str, message_bytes: str) -> None:
+    """Attacks until it is killed, as a process of its own."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(int(connections)):
+            stack.enter_context(UnfinishedCalls(address, method, calls=int(calls), message_bytes=int(message_bytes)))
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
