@@ -60,7 +60,7 @@ def _escape(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Shows control characters in values, for example in an actor's name, instead of sending them to the terminal."""
     for name, value in event.items():
         if name not in ("event", "exception", "stack") and isinstance(value, str) and not value.isprintable():
-            event[name] = ascii(value)
+            event[name] = ascii(value)[1:-1]
     return event
 
 
