@@ -83,6 +83,11 @@ def main() -> None:
         rows = world.suffer(minutes * 60)
     report = Report()
     report.say(f"# Chaos\n\n{measured(f'CHAOS_MINUTES={minutes:g} CHAOS_SEED={seed} make chaos')}.")
+    report.say(
+        "Valkey, two hash-count replicas, a learner and two actors on one machine, killed, paused and attacked at random\n"
+        "([chaos.py](../../benchmarks/chaos.py)). Four clients hold every answer of hashcount against their own count; the learner\n"
+        "notes what it trains on. What is under *wrong counts* and in the three rows after it must be 0, or the command fails."
+    )
     report.table(("what", "how much"), rows)
     if table := os.environ.get("CHAOS_TABLE"):
         Path(table).write_text(report.text.rstrip() + "\n")

@@ -498,6 +498,7 @@ def test_streams_leave_room_for_other_calls(learner: Learner) -> None:
     """Half of the 128 calls may be streams of one host."""
     with contextlib.ExitStack() as stack:
         channel = stack.enter_context(open_channel(learner.address, service=SERVICE))
+        grpc.channel_ready_future(channel).result(PATIENCE)
         for each in [stack.enter_context(RawStream(channel, hello(bytes([i] * 16)))) for i in range(64)]:
             each.next()
         with RawStream(channel, hello(b"z" * 16)) as another:

@@ -133,7 +133,9 @@ from leco.telemetry.logging import configure_logging
 configure_logging(log_format="human")
 structlog.get_logger("leco").info("an actor joined", actor="\\x1b[2J\\r\\u202e", other="plain é")
 """
-    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    child = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
     [line] = child.stderr.splitlines()
     assert line.isprintable()
     assert "x1b[2J" in line
