@@ -84,9 +84,10 @@ def main() -> None:
     report = Report()
     report.say(f"# Chaos\n\n{measured(f'CHAOS_MINUTES={minutes:g} CHAOS_SEED={seed} make chaos')}.")
     report.say(
-        "Valkey, two hash-count replicas, a learner and two actors on one machine, killed, paused and attacked at random\n"
-        "([chaos.py](../../benchmarks/chaos.py)). Four clients hold every answer of hashcount against their own count; the learner\n"
-        "notes what it trains on. What is under *wrong counts* and in the three rows after it must be 0, or the command fails."
+        "Valkey, two hash-count replicas, a learner and two actors on one machine, killed, paused and\n"
+        "attacked at random ([chaos.py](../../benchmarks/chaos.py)). Four clients hold every answer of hashcount\n"
+        "against their own count; the learner notes what it trains on. *Wrong counts* and the three rows after it\n"
+        "must be 0, or the command fails."
     )
     report.table(("what", "how much"), rows)
     if table := os.environ.get("CHAOS_TABLE"):
