@@ -139,22 +139,27 @@ class World:
         with open_channel(self.counting, service=SERVICE) as channel, ThreadPoolExecutor(CLIENTS + 1) as pool:
             plays = [pool.submit(self._recount, channel, number, stop) for number in range(CLIENTS)]
             pool.submit(self._watch_memory, stop)
-            faults = list(FAULTS)
-            while time.monotonic() < end:
-                if not faults:
-                    faults = list(FAULTS)
-                fault = faults.pop(self._rng.randrange(len(faults)))
-                self.tally[fault] += 1
-                self._suffer(fault)
-                self._note_the_dead()
-                time.sleep(self._rng.uniform(0.0, 3.0))
-            self._attacks.shutdown()
-            made = updates(self.learner)
-            until(lambda: updates(self.learner) >= made + 20)  # all is well again
-            stop.set()
+            try:
+                self._suffer_until(end)
+            finally:
+                stop.set()
             for each in plays:
                 each.result()
         return self._rows(before, self._memory())
+
+    def _suffer_until(self, end: float) -> None:
+        faults = list(FAULTS)
+        while time.monotonic() < end:
+            fault = faults.pop(self._rng.randrange(len(faults)))
+            self.tally[fault] += 1
+            self._suffer(fault)
+            self._note_the_dead()
+            time.sleep(self._rng.uniform(0.0, 3.0))
+            faults = faults or list(FAULTS)
+        self._attacks.shutdown()
+        self._note_the_dead()
+        made = updates(self.learner)
+        until(lambda: updates(self.learner) >= made + 20)  # all is well again
 
     def _suffer(self, fault: str) -> None:
         verb, _, what = fault.partition(" ")
@@ -198,9 +203,14 @@ class World:
         os.kill(pid, signal.SIGCONT)
 
     def _note_the_dead(self) -> None:
-        for each in (*self.replicas, self.learner, *self.actors):
+        """Starts actors again that gave up, after a minute without a learner, as Kubernetes does. Nothing else may end."""
+        for each in (*self.replicas, self.learner):
             if not each.running:
                 raise RuntimeError("a service ended by itself:\n" + "\n".join(each.lines[-20:]))
+        for index, each in enumerate(self.actors):
+            if not each.running:
+                self.tally["gave up"] += 1
+                self.actors[index] = self._actor(index)
 
     # Clients that are as they should be.
 
@@ -350,6 +360,7 @@ class World:
             ("batches without an answer in 3 s, and repeated", f"{tally['unavailable']:,}"),
             ("episodes given up because Redis had lost them", f"{tally['lost']:,}"),
             ("trajectories trained on", f"{trained:,}"),
+            ("actors that gave up on an absent learner, and were started again", tally["gave up"]),
             ("lies refused", tally["lies refused"]),
             *wrong,
             *(

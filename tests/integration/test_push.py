@@ -22,6 +22,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from leco.rpc import channel as channel_module
+from leco.rpc import interceptor as interceptor_module
 from leco.rpc import learner_client
 from leco.rpc import server as server_module
 from leco.rpc.channel import open_channel
@@ -462,6 +463,7 @@ def test_forty_idle_streams_do_not_stop_the_training(learner: Learner, monkeypat
         open_channel(learner.address, service=SERVICE) as channel,
         new_client(channel, max_unacknowledged=16) as client,
     ):
+        grpc.channel_ready_future(idle_channel).result(PATIENCE)
         for actor in range(40):
             stack.enter_context(RawStream(idle_channel, hello(bytes([actor + 1] * 16))))
         until(lambda: learner.value("open_streams") == 40)
@@ -492,6 +494,29 @@ def test_streams_without_a_hello_are_ended_and_leave_room_to_join(learner: Learn
                 if sum(each.ended for each in silent) >= 50:
                     break
             assert client.drain(PATIENCE) == 0
+
+
+def test_parameters_that_nobody_reads_keep_nobody_waiting(loop: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are more than a window, so that they cannot be sent; and there are more such calls than places."""
+    monkeypatch.setattr(interceptor_module, "CONTENDED_ANSWER_SECONDS", 0.2)
+    learner = Learner(loop)
+    learner.servicer.publish(snapshot(2, weight=np.zeros(MIB, np.float32)))
+    options = [("grpc.http2.lookahead_bytes", 1), ("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
+    with (
+        grpc.insecure_channel(learner.address, options=options) as deaf,
+        open_channel(learner.address, service=SERVICE) as channel,
+        new_client(channel) as client,
+    ):
+        stub: Any = learner_pb2_grpc.LearnerServiceStub(deaf)
+        calls = [stub.Parameters(ParametersRequest(run="run-1"), wait_for_ready=True) for _ in range(60)]
+        until(lambda: any(call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED for call in calls if call.done()))
+        client.join(give_up_after=PATIENCE)
+        found = client.parameters(0)
+        assert found is not None
+        assert found.version == 2
+        for call in calls:
+            call.cancel()
+    learner.stop()
 
 
 def test_streams_leave_room_for_other_calls(learner: Learner) -> None:
