@@ -46,12 +46,10 @@ LATENCY_BUCKETS = (
 )
 _INFRASTRUCTURE = ("/grpc.health.", "/grpc.reflection.")
 INFRASTRUCTURE_CALLS = 8  # of one connection; a client of ours has one
-# What unfinished requests and unread answers may take of memory is so many messages of the largest size.
+# What unfinished requests may take of memory is so many messages of the largest size.
 ARRIVING = 16
 ARRIVAL_SECONDS = 10.0
 CONTENDED_ARRIVAL_SECONDS = 1.0
-ANSWERING = 32
-CONTENDED_ANSWER_SECONDS = 10.0
 # Calls whose request is not read yet. Each holds a flow-control window of it, 64 KB.
 MAX_WAITING = 1024
 
@@ -119,9 +117,6 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         self._arriving = Places(
             ARRIVING, seconds=ARRIVAL_SECONDS, contended_seconds=CONTENDED_ARRIVAL_SECONDS, max_waiting=MAX_WAITING
         )
-        self._answering = Places(
-            ANSWERING, seconds=max_seconds, contended_seconds=CONTENDED_ANSWER_SECONDS, max_waiting=MAX_WAITING
-        )
 
     async def intercept_service(
         self,
@@ -173,7 +168,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
                     if method.startswith(_INFRASTRUCTURE):  # a watch of health goes on for as long as the connection
                         await _write(handler.unary_stream(request, context), context)
                     else:
-                        async with self._limited(method), _place(self._answering, context, "the answer was not read"):
+                        async with self._limited(method):
                             await _write(handler.unary_stream(request, context), context)
 
         return many_requests if handler.request_streaming else one_request

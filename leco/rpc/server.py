@@ -27,6 +27,7 @@ log = structlog.get_logger(__name__)
 MAX_CONNECTION_CALLS = 100
 MAX_CONNECTIONS = 768
 HANDSHAKE_SECONDS = 20
+LAST_CALLS_SECONDS = 60
 
 
 class RpcServer:
@@ -74,6 +75,8 @@ class RpcServer:
         ]
         if max_connection_age is not None:
             options.append(("grpc.max_connection_age_ms", int(max_connection_age * 1000)))
+            # Then it is cut, with answers that nobody has read. Calls of such a service end sooner.
+            options.append(("grpc.max_connection_age_grace_ms", LAST_CALLS_SECONDS * 1000))
         self.grpc = grpc.aio.server(interceptors=[interceptor], options=options)
         self._health = Health()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
