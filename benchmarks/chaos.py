@@ -157,9 +157,13 @@ class World:
             time.sleep(self._rng.uniform(0.0, 3.0))
             faults = faults or list(FAULTS)
         self._attacks.shutdown()
-        self._note_the_dead()
         made = updates(self.learner)
-        until(lambda: updates(self.learner) >= made + 20)  # all is well again
+
+        def is_well_again() -> bool:
+            self._note_the_dead()
+            return updates(self.learner) >= made + 20
+
+        until(is_well_again)
 
     def _suffer(self, fault: str) -> None:
         verb, _, what = fault.partition(" ")
@@ -204,9 +208,11 @@ class World:
 
     def _note_the_dead(self) -> None:
         """Starts actors again that gave up, after a minute without a learner, as Kubernetes does. Nothing else may end."""
-        for each in (*self.replicas, self.learner):
+        for each in (*self.replicas, self.learner, *self.actors):
             if not each.running:
-                raise RuntimeError("a service ended by itself:\n" + "\n".join(each.lines[-20:]))
+                each.wait()
+                if "no answer from the learner" not in each.lines[-1]:
+                    raise RuntimeError("a service ended by itself:\n" + "\n".join(each.lines[-20:]))
         for index, each in enumerate(self.actors):
             if not each.running:
                 self.tally["gave up"] += 1
