@@ -5,7 +5,7 @@ READY := .venv/.ready
 PROTOS := $(wildcard proto/leco/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo unit test e2e lint k8s-lint proto proto-check proto-accept bench constraints docs clean
+.PHONY: help demo unit test e2e lint k8s-lint proto proto-check proto-accept bench chaos constraints docs clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ bench: $(READY) ## Run the benchmarks; tables go to benchmarks/results
 	$(BIN)/python -W ignore benchmarks/stream.py
 	$(BIN)/python -W ignore benchmarks/end_to_end.py
 	$(BIN)/python -W ignore benchmarks/report.py
+
+chaos: $(READY) ## Ten minutes of kills, pauses and hostile clients (CHAOS_MINUTES=1: one); the table goes to docs/results
+	@PYTHONPATH=tests CHAOS_TABLE=docs/results/chaos.md $(BIN)/python -W ignore benchmarks/chaos.py
 
 .venv-docs/.ready: pyproject.toml # its own, so that .venv stays quick to set up; leco itself is not installed, only read
 	@echo "Setting up .venv-docs ..."

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+# A client of ours waits for its turn beyond the first of these. The second leaves room for files where 1,024 may be open.
+MAX_CONNECTION_CALLS = 100
+MAX_CONNECTIONS = 768
+HANDSHAKE_SECONDS = 20
+LAST_CALLS_SECONDS = 60
+
 
 class RpcServer:
     """One gRPC server for one service, with health and reflection.
@@ -59,11 +65,18 @@ class RpcServer:
             ("grpc.keepalive_permit_without_calls", 1),
             # Clients ping every KEEPALIVE_SECONDS, also when idle: that is not abuse.
             ("grpc.http2.min_ping_interval_without_data_ms", int(KEEPALIVE_SECONDS * 500)),
+            # What a client may send before anyone reads it is the first window of a call and no more; see RpcInterceptor.
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.max_concurrent_streams", MAX_CONNECTION_CALLS),
+            ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
             # A second process on the same port shall fail loudly and not take half of the calls.
             ("grpc.so_reuseport", 0),
         ]
         if max_connection_age is not None:
             options.append(("grpc.max_connection_age_ms", int(max_connection_age * 1000)))
+            # Then it is cut, with answers that nobody has read. Calls of such a service end sooner.
+            options.append(("grpc.max_connection_age_grace_ms", LAST_CALLS_SECONDS * 1000))
         self.grpc = grpc.aio.server(interceptors=[interceptor], options=options)
         self._health = Health()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)

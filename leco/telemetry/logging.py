@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, start_http_server
@@ -12,8 +12,9 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from structlog.typing import Processor
+    from structlog.typing import EventDict, Processor
 
+METRICS_SECONDS = 10.0
 LogFormat = Literal["auto", "human", "json"]
 
 
@@ -37,7 +38,7 @@ def configure_logging(*, level: str = "info", log_format: LogFormat = "auto") ->
     if log_format == "json":
         last = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        last = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        last = [_escape, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -55,6 +56,14 @@ def configure_logging(*, level: str = "info", log_format: LogFormat = "auto") ->
     root.setLevel(level.upper())
 
 
+def _escape(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Shows control characters in values, for example in an actor's name, instead of sending them to the terminal."""
+    for name, value in event.items():
+        if name not in ("event", "exception", "stack") and isinstance(value, str) and not value.isprintable():
+            event[name] = ascii(value)[1:-1]
+    return event
+
+
 def new_registry() -> CollectorRegistry:
     """A registry that already has what every process measures: memory, processor time, files, garbage collection."""
     registry = CollectorRegistry()
@@ -64,7 +73,7 @@ def new_registry() -> CollectorRegistry:
 
 
 def serve_metrics(registry: CollectorRegistry, *, host: str, port: int) -> tuple[int, Callable[[], None]]:
-    """Serves `registry` at http://host:port/metrics from a daemon thread.
+    """Serves `registry` at http://host:port/metrics from a daemon thread, in clear text. A client has 10 s for its request.
 
     Returns:
         The port really used (for `port` 0 a free one) and a function that stops the server.
@@ -76,6 +85,10 @@ def serve_metrics(registry: CollectorRegistry, *, host: str, port: int) -> tuple
         server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
         raise OSError(error.errno, f"cannot serve metrics on {host}:{port}: {error.strerror}") from error
+
+    # A client that says nothing, or does not read, must not keep a thread for ever.
+    handler: Any = server.RequestHandlerClass
+    server.RequestHandlerClass = type("Handler", (handler,), {"timeout": METRICS_SECONDS})
 
     def stop() -> None:
         server.shutdown()

@@ -73,9 +73,10 @@ class LearnerServiceServicer:
 
     def Push(self, request_iterator, context):
         """Takes trajectories. The first message is a PushHello, every other one a Trajectory. A trajectory may be sent only
-        against a credit. FAILED_PRECONDITION: the stream did not begin with a hello, credits were overdrawn, a number was skipped, or
-        the run is not this learner's. INVALID_ARGUMENT: a trajectory is malformed, or a reward in it is larger than the run
-        allows; the message names the field; it was not taken.
+        against a credit; one that is sent without is not read before there is one. FAILED_PRECONDITION: the stream did not begin with
+        a hello, a number was skipped, or the run is not this learner's. RESOURCE_EXHAUSTED: the hello did not come within seconds, too
+        many streams are open, or credits were not used while other actors waited for them; connect again. INVALID_ARGUMENT: a
+        trajectory is malformed, or a reward in it is larger than the run allows; the message names the field; it was not taken.
         ALREADY_EXISTS: another stream of the same incarnation took over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -42,9 +42,10 @@ class LearnerServiceStub:
     """Returns what the run is: all that an actor needs to know."""
     Push: _grpc.StreamStreamMultiCallable[_learner_pb2.PushRequest, _learner_pb2.PushResponse]
     """Takes trajectories. The first message is a PushHello, every other one a Trajectory. A trajectory may be sent only
-    against a credit. FAILED_PRECONDITION: the stream did not begin with a hello, credits were overdrawn, a number was skipped, or
-    the run is not this learner's. INVALID_ARGUMENT: a trajectory is malformed, or a reward in it is larger than the run
-    allows; the message names the field; it was not taken.
+    against a credit; one that is sent without is not read before there is one. FAILED_PRECONDITION: the stream did not begin with
+    a hello, a number was skipped, or the run is not this learner's. RESOURCE_EXHAUSTED: the hello did not come within seconds, too
+    many streams are open, or credits were not used while other actors waited for them; connect again. INVALID_ARGUMENT: a
+    trajectory is malformed, or a reward in it is larger than the run allows; the message names the field; it was not taken.
     ALREADY_EXISTS: another stream of the same incarnation took over.
     """
     Parameters: _grpc.UnaryStreamMultiCallable[_learner_pb2.ParametersRequest, _learner_pb2.ParametersResponse]
@@ -67,9 +68,10 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     """Returns what the run is: all that an actor needs to know."""
     Push: _aio.StreamStreamMultiCallable[_learner_pb2.PushRequest, _learner_pb2.PushResponse]  # type: ignore[assignment]
     """Takes trajectories. The first message is a PushHello, every other one a Trajectory. A trajectory may be sent only
-    against a credit. FAILED_PRECONDITION: the stream did not begin with a hello, credits were overdrawn, a number was skipped, or
-    the run is not this learner's. INVALID_ARGUMENT: a trajectory is malformed, or a reward in it is larger than the run
-    allows; the message names the field; it was not taken.
+    against a credit; one that is sent without is not read before there is one. FAILED_PRECONDITION: the stream did not begin with
+    a hello, a number was skipped, or the run is not this learner's. RESOURCE_EXHAUSTED: the hello did not come within seconds, too
+    many streams are open, or credits were not used while other actors waited for them; connect again. INVALID_ARGUMENT: a
+    trajectory is malformed, or a reward in it is larger than the run allows; the message names the field; it was not taken.
     ALREADY_EXISTS: another stream of the same incarnation took over.
     """
     Parameters: _aio.UnaryStreamMultiCallable[_learner_pb2.ParametersRequest, _learner_pb2.ParametersResponse]  # type: ignore[assignment]
@@ -101,9 +103,10 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_learner_pb2.PushResponse], _abc.AsyncIterator[_learner_pb2.PushResponse]]:
         """Takes trajectories. The first message is a PushHello, every other one a Trajectory. A trajectory may be sent only
-        against a credit. FAILED_PRECONDITION: the stream did not begin with a hello, credits were overdrawn, a number was skipped, or
-        the run is not this learner's. INVALID_ARGUMENT: a trajectory is malformed, or a reward in it is larger than the run
-        allows; the message names the field; it was not taken.
+        against a credit; one that is sent without is not read before there is one. FAILED_PRECONDITION: the stream did not begin with
+        a hello, a number was skipped, or the run is not this learner's. RESOURCE_EXHAUSTED: the hello did not come within seconds, too
+        many streams are open, or credits were not used while other actors waited for them; connect again. INVALID_ARGUMENT: a
+        trajectory is malformed, or a reward in it is larger than the run allows; the message names the field; it was not taken.
         ALREADY_EXISTS: another stream of the same incarnation took over.
         """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -99,11 +98,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         self, request_iterator: AsyncIterator[learner_pb2.PushRequest], _context: Context
     ) -> AsyncIterator[learner_pb2.PushResponse]:
         """See proto/leco/v1/learner.proto."""
-        try:
-            hello = self._checked_hello(await anext(request_iterator, None))
-        except Refusal:
-            await _let_go(request_iterator)
-            raise
+        hello = self._checked_hello(await anext(request_iterator, None))
         stream = self._queue.open(hello.incarnation)
         log.info("a stream began", actor=hello.actor_name, incarnation=hello.incarnation.hex())
         reading = asyncio.create_task(self._read(stream, request_iterator))
@@ -135,16 +130,16 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
     async def _read(self, stream: Stream, requests: AsyncIterator[learner_pb2.PushRequest]) -> None:
         """Passes on what an actor sends.
 
-        In a task of its own: an actor that does not read its answers must not keep its credits when it is gone. It reads on when
-        the stream has ended, until the call has, for the reason that `_let_go` gives.
+        In a task of its own: an actor that does not read its answers must not keep its credits when it is gone. Nothing is read
+        before there is a credit for it, so that what streams send takes no more memory than the queue has places.
         """
-        with contextlib.suppress(grpc.aio.BaseError):  # read after the end of the call
-            try:
-                async for request in requests:
-                    if stream.open:
-                        self._receive(stream, request)
-            except Refusal as refusal:  # bytes that are no message
-                self._refuse(stream, refusal)
+        try:
+            while await stream.may_send():
+                self._receive(stream, await anext(requests))
+        except Refusal as refusal:  # bytes that are no message
+            self._refuse(stream, refusal)
+        except (StopAsyncIteration, grpc.aio.BaseError):  # the actor has ended the stream, or the call is over
+            pass
         self._queue.leave(stream)
 
     def _receive(self, stream: Stream, request: learner_pb2.PushRequest) -> None:
@@ -205,13 +200,6 @@ class _Publication:
 
     def _encoded(self) -> list[learner_pb2.ParametersResponse]:
         return list(parameters_to_messages(self.snapshot))
-
-
-async def _let_go(requests: AsyncIterator[learner_pb2.PushRequest]) -> None:
-    """Has gRPC forget the message that was read last: by a reference cycle it would keep it until the garbage collector runs."""
-    reading = asyncio.ensure_future(anext(requests, None))
-    await asyncio.sleep(0)
-    reading.cancel()
 
 
 def _check_actor_name(name: str) -> None:

@@ -3,20 +3,27 @@
 The streams live on one event loop; the trainer is a thread of its own. What both touch (the queue and the newest version)
 is under a lock, everything else belongs to the event loop.
 
-    places    waiting trajectories + outstanding credits never exceed `capacity`
-    credits   a free place goes to the stream that holds the fewest credits, among equals to the one that waited longest
-    numbers   of each incarnation the highest one taken is known; one up to it is a duplicate, one beyond the next is refused. A
-              closed incarnation is forgotten when whatever it sent would be too old to be taken again: not before, so that
-              nothing trains twice, and for good, so that only what was taken in the last few versions takes memory
+    places     waiting trajectories + outstanding credits never exceed `capacity`, and a quarter more for newcomers
+    newcomers  once a stream has delivered, those that have not share that quarter, with one credit each: who never sends anything
+               takes no place from who does
+    credits    a free place goes to the stream that holds the fewest credits, among equals to the one that waited longest
+    unused     while the trainer starves, a stream that leaves its credits unused and others without any is ended; it may come
+               back, as a newcomer
+    numbers    of each incarnation the highest one taken is known; one up to it is a duplicate, one beyond the next is refused. A
+               closed incarnation is forgotten when whatever it sent would be too old to be taken again: not before, so that
+               nothing trains twice, and for good, so that only what was taken in the last few versions takes memory
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import heapq
 import itertools
+import math
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -35,6 +42,13 @@ if TYPE_CHECKING:
 FAILED_PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
 CloseStatus = tuple[grpc.StatusCode, str]
 STOPPING: CloseStatus = (grpc.StatusCode.UNAVAILABLE, "the learner is stopping; connect again later")
+# Longer than an actor takes for an unroll; a simulator that loads levels may take longer, and then connects again.
+UNUSED_SECONDS = 15.0
+STARVED_SECONDS = 1.0
+UNUSED: CloseStatus = (
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    f"credits were not used for {UNUSED_SECONDS:g} s, and other actors wait for them; connect again",
+)
 TAKEN_OVER: CloseStatus = (grpc.StatusCode.ALREADY_EXISTS, "another stream of the same incarnation took over")
 
 
@@ -47,11 +61,21 @@ class Stream:
     matters_until: int  # the newest version with which something of it, sent again, would be taken again; 0 for nothing
     turn: int  # when it was last granted a credit; a smaller number is longer ago
     credits: int = 0  # granted and not used yet
+    delivered: bool = False  # whether it has used one
+    idle_since: float = 0.0  # when it last used a credit, or got one after it had none
     open: bool = True  # whether it may still send
     ending: CloseStatus | None = None  # not an exception, whose traceback would keep the request in memory
     _untold_credits: int = 0
     _untold: bool = True  # all that is untold is one answer, so an actor that does not read costs nothing
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _granted: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def may_send(self) -> bool:
+        """Waits for a credit; False if the stream ends before."""
+        while self.open and self.credits == 0:
+            self._granted.clear()
+            await self._granted.wait()
+        return self.open
 
     async def news(self) -> tuple[int, int] | None:
         """The number acknowledged and new credits, as soon as there is something to tell; None at the end of the stream."""
@@ -66,8 +90,11 @@ class Stream:
 
     def grant(self, turn: int) -> None:
         """Adds a credit."""
+        if self.credits == 0:
+            self.idle_since = time.monotonic()
         self.turn = turn
         self.credits += 1
+        self._granted.set()
         self._untold_credits += 1
         self.tell()
 
@@ -77,6 +104,7 @@ class Stream:
         self.ending = ending
         self.credits = self._untold_credits = 0
         self._changed.set()
+        self._granted.set()
 
     def tell(self) -> None:
         """Has the actor told where it stands, also if that is nothing new."""
@@ -88,8 +116,8 @@ class TrajectoryQueue:
     """What actors sent and the trainer has not taken yet. `open`, `offer`, `leave` and `drain` are of the event loop.
 
     Args:
-        capacity: The most trajectories waiting and credits outstanding, together. A stuck actor keeps its credits, so with
-            batch + window x actors the trainer never waits for any single one.
+        capacity: The most trajectories waiting and credits outstanding, together, but for those of newcomers. A stuck actor keeps
+            its credits for a while, so with batch + window x actors the trainer never waits for any single one.
         window: The most credits that one stream holds.
         max_policy_lag: A trajectory whose policy is more versions behind the newest is dropped.
         needs_counts: Whether trajectories without counts are dropped.
@@ -115,6 +143,7 @@ class TrajectoryQueue:
             if value < least:
                 raise ValueError(f"{name} is {value}, expected at least {least}")
         self._capacity, self._window, self._max_lag = capacity, window, max_policy_lag
+        self._newcomers = max(1, capacity // 4)
         self._needs_counts = needs_counts
         self._metrics, self._on_episodes = metrics, on_episodes
         self._queue: deque[Trajectory] = deque()
@@ -141,6 +170,7 @@ class TrajectoryQueue:
         stream = Stream(incarnation, last, matters_until, next(self._turns))
         self._streams[incarnation] = stream
         self._grant()
+        self._take_back(newcomers_only=True)
         return stream
 
     def offer(self, stream: Stream, trajectory: Trajectory) -> None:
@@ -151,6 +181,7 @@ class TrajectoryQueue:
             )
         stream.credits -= 1
         self._outstanding -= 1
+        stream.delivered, stream.idle_since = True, time.monotonic()
         if reason := self._put(trajectory, stream.last):
             self._metrics.dropped(reason)
         else:
@@ -211,17 +242,42 @@ class TrajectoryQueue:
         """Gives free places to the streams."""
         with self._changed:
             queued, draining = len(self._queue), self._draining
-        free = self._capacity - queued - self._outstanding - self._held
-        if free > 0 and not draining:
-            waiting = [(one.credits, one.turn, one) for one in self._streams.values() if one.credits < self._window]
-            heapq.heapify(waiting)
-            while free > 0 and waiting:
-                stream = heapq.heappop(waiting)[2]
-                stream.grant(next(self._turns))
-                self._outstanding, free = self._outstanding + 1, free - 1
-                if stream.credits < self._window:
-                    heapq.heappush(waiting, (stream.credits, stream.turn, stream))
+        if not draining:
+            known = [stream for stream in self._streams.values() if stream.delivered]
+            new = [stream for stream in self._streams.values() if not stream.delivered]
+            free = self._capacity - queued - self._outstanding - self._held
+            if known:
+                on_trial = sum(stream.credits for stream in new)
+                free -= self._deal(known, free + min(on_trial, self._newcomers), self._window)
+                if self._deal(new, self._newcomers + min(free, -on_trial), 1) and self._loop is not None:
+                    self._loop.call_later(UNUSED_SECONDS, functools.partial(self._take_back, newcomers_only=True))
+            else:
+                self._deal(new, free, self._window)
         self._metrics.places(queued=queued, outstanding=self._outstanding, streams=len(self._streams))
+
+    def _deal(self, streams: Sequence[Stream], places: int, window: int) -> int:
+        """Gives at most so many credits, so that no stream holds more than `window`. Returns how many were given."""
+        given = 0
+        waiting = [(one.credits, one.turn, one) for one in streams if one.credits < window]
+        heapq.heapify(waiting)
+        while given < places and waiting:
+            stream = heapq.heappop(waiting)[2]
+            stream.grant(next(self._turns))
+            given += 1
+            if stream.credits < window:
+                heapq.heappush(waiting, (stream.credits, stream.turn, stream))
+        self._outstanding += given
+        return given
+
+    def _take_back(self, *, newcomers_only: bool = False) -> None:
+        """Ends streams that leave their credits unused, if others have none."""
+        streams = [one for one in self._streams.values() if not (newcomers_only and one.delivered)]
+        if all(one.credits > 0 for one in streams):
+            return
+        latest = time.monotonic() - UNUSED_SECONDS
+        for one in streams:
+            if one.credits > 0 and one.idle_since <= latest:
+                self.leave(one, UNUSED)
 
     def take(self, count: int, timeout: float | None = None, *, hold: bool = False) -> list[Trajectory] | None:
         """The next `count` trajectories in order of arrival; None if they do not come in time or never will (drained, closed).
@@ -231,7 +287,13 @@ class TrajectoryQueue:
         if not 1 <= count <= self._capacity:
             raise ValueError(f"count is {count}, expected 1 to {self._capacity}, the capacity")
         with self._changed:
-            self._changed.wait_for(lambda: self._draining or len(self._queue) >= count, timeout)
+            deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+            while not self._changed.wait_for(
+                lambda: self._draining or len(self._queue) >= count, min(STARVED_SECONDS, deadline - time.monotonic())
+            ):
+                if time.monotonic() >= deadline:
+                    break
+                self._soon(self._take_back)
             if self._closed or len(self._queue) < count:
                 return None
             taken = [self._queue.popleft() for _ in range(count)]

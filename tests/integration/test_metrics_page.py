@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from leco.telemetry import logging
 from leco.telemetry.logging import serve_metrics
 from support.waiting import PATIENCE
 
@@ -28,6 +29,18 @@ def registry() -> CollectorRegistry:
 def taken_port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
+
+
+def test_a_client_that_says_nothing_is_cut_off(registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging, "METRICS_SECONDS", 0.2)
+    port, stop = serve_metrics(registry, host="127.0.0.1", port=0)
+    try:
+        for said in (b"", b"GET /metrics HT", b"GET /metrics HTTP/1.1\r\nHost: x\r\n"):
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as silent:
+                silent.sendall(said)
+                assert silent.recv(1) == b""
+    finally:
+        stop()
 
 
 def test_metrics_are_served_until_they_are_stopped(registry: CollectorRegistry) -> None:

@@ -411,17 +411,20 @@ def test_a_call_that_its_client_gives_up_is_counted_as_cancelled() -> None:
 
 @contextlib.contextmanager
 def as_many_calls_as_allowed() -> Iterator[grpc.Channel]:
-    """A channel to a server that has 256 calls in progress. They are answered at the end, whatever came in between."""
+    """A channel to a server that has 192 calls in progress, all that one host may have.
+
+    They are answered at the end, whatever came in between. Each connection may have 100, so there are two.
+    """
     store = Held()
-    with server_of(store) as (running, channel):
-        stub = hash_count_pb2_grpc.HashCountServiceStub(channel)
-        calls = [stub.Count.future(request(0, "AA", episode=f"e{i}"), timeout=PATIENCE) for i in range(256)]
-        until(lambda: calls_in_progress(running) == 256)
+    with server_of(store) as (running, channel), own_connection(running.address) as other:
+        stubs = [hash_count_pb2_grpc.HashCountServiceStub(each) for each in (channel, other)]
+        calls = [stubs[i % 2].Count.future(request(0, "AA", episode=f"e{i}"), timeout=PATIENCE) for i in range(192)]
+        until(lambda: calls_in_progress(running) == 192)
         try:
             yield channel
         finally:
             store.release()
-            assert [read(call.result(timeout=PATIENCE)) for call in calls] == [(Status.COUNTED, [1, 2])] * 256
+            assert [read(call.result(timeout=PATIENCE)) for call in calls] == [(Status.COUNTED, [1, 2])] * 192
         assert count(channel, 0, "A", episode="later") == (Status.COUNTED, [1])
 
 
@@ -429,7 +432,7 @@ def test_more_calls_than_allowed_are_refused_and_the_others_are_answered() -> No
     with as_many_calls_as_allowed() as channel:
         code, detail = refusal(lambda: count(channel, 0, "A", episode="one-too-many"))
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert detail
+        assert detail == "192 calls by ipv4:127.0.0.1 are in progress, which is the most; repeat later"
 
 
 def test_health_is_answered_when_there_are_as_many_calls_as_allowed() -> None:
@@ -440,14 +443,20 @@ def test_health_is_answered_when_there_are_as_many_calls_as_allowed() -> None:
 
 def test_clients_that_watch_health_leave_room_for_calls(service: ServiceProcess) -> None:
     """Every client of ours watches the health of every replica all the time, and there may be more than 256 clients."""
-    with grpc.insecure_channel(service.address) as channel:
-        watches = [watch(channel) for _ in range(300)]
-        try:
-            assert {next(each).status for each in watches} <= {SERVING, NOT_SERVING}
-            assert count(channel, 0, "A", episode="among-watchers") == (Status.COUNTED, [1])
-        finally:
-            for each in watches:
-                each.cancel()
+    with contextlib.ExitStack() as stack:
+        channels = [stack.enter_context(own_connection(service.address)) for _ in range(40)]
+        watches = [watch(channel) for channel in channels for _ in range(8)]
+        for each in watches:
+            stack.callback(each.cancel)
+        assert {next(each).status for each in watches} <= {SERVING, NOT_SERVING}
+        assert count(channels[0], 0, "A", episode="among-watchers") == (Status.COUNTED, [1])
+        with pytest.raises(grpc.RpcError, match=r"8 calls of this kind by .* are in progress"):
+            next(watch(channels[0]))
+
+
+def own_connection(address: str) -> grpc.Channel:
+    """A channel that shares its connection with no other."""
+    return grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
 
 
 def start(*flags: str) -> subprocess.CompletedProcess[str]:

@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,6 +114,19 @@ def test_pages_beyond_the_limit_are_refused_and_get_in_when_others_leave(shown: 
             return False
 
     until(gets_in)
+
+
+def test_pages_that_come_all_at_once_are_no_more_than_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(settings())
+    with WatchProcess(tmp_path) as process, ExitStack() as pages:
+        connections = [
+            pages.enter_context(socket.create_connection(("127.0.0.1", process.port), timeout=PATIENCE))
+            for _ in range(120)
+        ]
+        for connection in connections:
+            connection.sendall(f"GET /events HTTP/1.1\r\nHost: 127.0.0.1:{process.port}\r\n\r\n".encode())
+        answers = Counter(connection.recv(12) for connection in connections)
+        assert answers == {b"HTTP/1.1 200": MOST_PAGES, b"HTTP/1.1 503": 120 - MOST_PAGES}
 
 
 def test_a_very_long_run_is_told_in_few_points_and_then_only_what_is_new(tmp_path: Path) -> None:

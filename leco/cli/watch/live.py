@@ -34,7 +34,7 @@ class Live:
         self._series, self._beginnings = Series(()), 0
         self._known: dict[str, Any] = {}
         self._changed = asyncio.Condition()
-        self.pages = 0
+        self.pages = 0  # open now, as the server counts them
 
     async def follow(self) -> None:
         """Reads on until it is cancelled."""
@@ -69,24 +69,20 @@ class Live:
         """Events for one page, by name, as JSON; until the server stops, which is looked at after every poll."""
         lines, stride, beginnings = 0, 1, -1
         sent: dict[str, Any] = {}
-        self.pages += 1
-        try:
-            while not stopping():
-                if beginnings != self._beginnings:
-                    lines, stride, beginnings = 0, 0, self._beginnings
-                if (lines, stride) != (self._series.lines, self._series.stride):
-                    new = self._series.since(lines, stride)
-                    lines, stride = self._series.lines, self._series.stride
-                    yield "curves", _json(new)
-                now_all = {"standing": self._known, "player": self._replays.state(), "episode": self._replays.newest}
-                for name, now in now_all.items():
-                    if now and sent.get(name) != now:
-                        sent[name] = now
-                        yield name, _json(now)
-                async with self._changed:
-                    await self._changed.wait()
-        finally:
-            self.pages -= 1
+        while not stopping():
+            if beginnings != self._beginnings:
+                lines, stride, beginnings = 0, 0, self._beginnings
+            if (lines, stride) != (self._series.lines, self._series.stride):
+                new = self._series.since(lines, stride)
+                lines, stride = self._series.lines, self._series.stride
+                yield "curves", _json(new)
+            now_all = {"standing": self._known, "player": self._replays.state(), "episode": self._replays.newest}
+            for name, now in now_all.items():
+                if now and sent.get(name) != now:
+                    sent[name] = now
+                    yield name, _json(now)
+            async with self._changed:
+                await self._changed.wait()
 
 
 def _json(document: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ ever becomes a path: what can be asked for is in memory.
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from sse_starlette import EventSourceResponse
@@ -63,13 +63,15 @@ def make_app(live: Live, replays: Replays) -> Starlette:
         if live.pages >= MOST_PAGES:
             return PlainTextResponse(f"{MOST_PAGES} pages are open already; close some\n", 503)
 
+        live.pages += 1  # now, and not when it begins to be answered: many may come before
         stopping = anyio.Event()
 
         async def told() -> AsyncIterator[dict[str, str]]:
             async for name, data in live.changes(stopping.is_set):
                 yield {"event": name, "data": data}
 
-        return EventSourceResponse(
+        return _Page(
+            live,
             told(),
             ping=PING_SECONDS,
             send_timeout=SEND_SECONDS,
@@ -107,6 +109,20 @@ def _file(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
         return Response(data, media_type=kind)
 
     return answer
+
+
+class _Page(EventSourceResponse):
+    """The events of one page, which is open until they end, however they do."""
+
+    def __init__(self, live: Live, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._live = live
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._live.pages -= 1
 
 
 class _Headers:

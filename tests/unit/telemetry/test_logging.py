@@ -124,3 +124,19 @@ def test_lines_for_people_can_be_had_in_a_file_and_have_no_colours_there() -> No
     for word in ("info", "serving", "leco.ours", "address=127.0.0.1:1"):
         assert word in first
     assert "IndexError: list index out of range" in text
+
+
+def test_control_characters_of_a_value_do_not_reach_the_terminal() -> None:
+    program = """
+import structlog
+from leco.telemetry.logging import configure_logging
+configure_logging(log_format="human")
+structlog.get_logger("leco").info("an actor joined", actor="\\x1b[2J\\r\\u202e", other="plain é")
+"""
+    child = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    [line] = child.stderr.splitlines()
+    assert line.isprintable()
+    assert "x1b[2J" in line
+    assert "plain é" in line

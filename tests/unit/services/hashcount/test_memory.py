@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from services.hashcount.memory import MemoryStore
+from services.hashcount.memory import PIECE_CODES, MemoryStore
 from services.hashcount.store import Batch, Status
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def store() -> MemoryStore:
 
 
 def send(store: MemoryStore, width: int, *batches: Batch) -> list[Outcome]:
-    """Without an event loop: the store promises never to pause, which is what makes a batch atomic."""
+    """Without an event loop: the store promises not to pause in so small a call."""
     try:
         store.count("run", width, batches).send(None)
     except StopIteration as done:
@@ -123,3 +123,25 @@ def test_a_count_that_would_not_fit_stays_at_the_largest(store: MemoryStore) -> 
     assert outcome.counts == (2**32 - 1).to_bytes(4, "little") * 3
     [outcome] = send(store, 9, Batch("e", 2, codes(0, 1, 9), final=False))
     assert outcome.counts == (2**32 - 1).to_bytes(4, "little")
+
+
+def test_others_are_served_while_a_large_call_is_counted() -> None:
+    """Four times as much as is counted at once, in batches of one piece each."""
+    store = MemoryStore(max_bytes=1 << 30, ttl=1e6, retry_window=1e6)
+    large = [Batch(f"e{i}", 0, codes(0, PIECE_CODES, 4), final=False) for i in range(4)]
+    served: list[int] = []
+
+    async def test() -> list[Outcome]:
+        counting = asyncio.create_task(store.count("run", 4, large))
+        while not counting.done():
+            [outcome] = await store.count("run", 4, [Batch("small", len(served), b"code", final=False)])
+            assert outcome.counts is not None
+            served.append(int.from_bytes(outcome.counts, "little"))
+            await asyncio.sleep(0)
+        return await counting
+
+    outcomes = asyncio.run(test())
+    assert [outcome.status for outcome in outcomes] == [Status.COUNTED] * 4
+    assert all(outcome.counts == b"\1\0\0\0" * PIECE_CODES for outcome in outcomes)
+    assert served == list(range(1, len(served) + 1))
+    assert len(served) >= 4

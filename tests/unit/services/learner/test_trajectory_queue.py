@@ -162,6 +162,8 @@ async def test_a_place_goes_to_the_stream_with_the_fewest_credits() -> None:
     for number in (1, 2, 3, 4, 5):
         case.queue.offer(rich, made(number))
     poor, poorer = case.queue.open(name(2)), case.queue.open(name(3))
+    for stream in (poor, poorer):
+        case.queue.offer(stream, made(1, version=1, counted=False))
     assert (rich.credits, poor.credits, poorer.credits) == (3, 0, 0)
     assert case.taken(3) == [1, 2, 3]
     await settled()
@@ -502,10 +504,103 @@ def test_whatever_happens_no_place_is_given_twice_and_none_is_lost(seed: int) ->
             held = [each.credits for each in streams.values()]
             queued = len(queue._queue)
             assert all(0 <= each <= window for each in held)
-            assert queued + sum(held) == queue._outstanding + queued <= capacity
-            left = capacity - queued - sum(held) - queue._held
-            assert left == 0 or all(each == window for each in held), "a free place, and a taker"
+            assert sum(held) == queue._outstanding
+            known = [each.credits for each in streams.values() if each.delivered]
+            new = [each.credits for each in streams.values() if not each.delivered]
+            extra = capacity // 4 if known else 0
+            left = capacity + extra - queued - sum(held) - queue._held
+            assert left >= min(0, capacity - queued - sum(held)), "more than there are"
+            reserved = max(extra - sum(new), 0)
+            assert left <= reserved or all(each == window for each in known or new), "a free place, and a taker"
+            assert not known or min(left, reserved) <= 0 or all(new), "a place for newcomers, and a taker"
             assert (case.value("queue_trajectories"), case.value("outstanding_credits")) == (queued, sum(held))
         assert len(set(map(id, taken))) == len(taken) > 0, "trained twice"
 
     asyncio.run(test())
+
+
+class Turned:
+    """The module's clock, which a test turns."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(module, "time", self)
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@on_a_loop
+async def test_streams_that_never_send_anything_take_no_place_from_one_that_does() -> None:
+    case = Case(capacity=8, window=8)
+    good = case.queue.open(name(0))
+    case.queue.offer(good, made(1))
+    idle = [case.queue.open(name(actor)) for actor in range(1, 41)]
+    for number in range(2, 100):
+        assert sum(each.credits for each in idle) == 2, "a quarter more, with one credit each"
+        case.queue.offer(good, made(number))
+        if number % 8 == 0:
+            assert len(case.taken(8)) == 8
+            await settled()
+    assert all(each.open for each in idle)
+
+
+def test_newcomers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Turned(monkeypatch)
+
+    async def test() -> None:
+        case = Case(capacity=4, window=4)
+        case.queue.offer(case.queue.open(name(0)), made(1))
+        idle = case.queue.open(name(1))
+        clock.now += module.UNUSED_SECONDS
+        assert idle.credits == 1, "nobody else wants it"
+        late = case.queue.open(name(2))
+        assert (idle.open, idle.ending, late.credits) == (False, module.UNUSED, 1)
+
+    asyncio.run(test())
+
+
+def test_unused_credits_are_taken_back_while_the_trainer_starves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty streams came first, and hold every place; the trainer needs all of them."""
+    clock = Turned(monkeypatch)
+
+    async def test() -> None:
+        case = Case(capacity=8, window=4)
+        idle = [case.queue.open(name(actor)) for actor in range(40)]
+        used = idle[0]
+        case.queue.offer(used, made(1))
+        good = case.queue.open(name(40))
+        clock.now += module.UNUSED_SECONDS - 1
+        case.queue.offer(used, made(2))
+        case.queue._take_back()
+        assert all(each.open for each in idle)
+        clock.now += 1
+        case.queue._take_back()
+        gone = [each for each in idle if not each.open]
+        assert used.open
+        assert {each.ending for each in gone} == {module.UNUSED}
+        assert gone == [idle[1]], "the other one that held places"
+        for number in range(3, 9):
+            case.queue.offer(used, made(number))
+        assert case.taken(8) == list(range(1, 9))
+        assert good.open
+
+    asyncio.run(test())
+
+
+def test_a_trainer_that_starves_asks_for_unused_credits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STARVED_SECONDS", 0.01)
+    monkeypatch.setattr(module, "UNUSED_SECONDS", 0.05)
+
+    async def test() -> None:
+        case = Case(capacity=1, window=1)
+        idle, good = case.queue.open(name(0)), case.queue.open(name(1))
+        taking = asyncio.create_task(asyncio.to_thread(case.queue.take, 1, PATIENCE))
+        assert await good.may_send()
+        assert not idle.open
+        case.queue.offer(good, made(1))
+        taken = await taking
+        assert taken is not None
+        assert [each.number for each in taken] == [1]
+
+    asyncio.run(asyncio.wait_for(test(), PATIENCE))
