@@ -130,7 +130,6 @@ def test_a_deterministic_run_may_have_trained_up_to_its_next_checkpoint(tmp_path
         open_run(run, config(tmp_path, frames=9_216, **turns))
 
 
-
 @pytest.mark.parametrize("damaged", [b"task = ", b"\xff\xfe", b"", b"task = 'Empty-5x5'\nframes = 'many'"])
 def test_a_damaged_experiment_is_named_with_what_to_do(tmp_path: Path, damaged: bytes) -> None:
     run = tmp_path / "run"

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from leco.rpc.codec import CodecError
 from leco.rpc.interceptor import Refusal
 from leco.types import EpisodeSummary, Trajectory
+from services.learner import trajectory_queue as module
 from services.learner.metrics import LearnerMetrics
 from services.learner.trajectory_queue import Stream, TrajectoryQueue
 from support.waiting import PATIENCE
