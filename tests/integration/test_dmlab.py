@@ -316,7 +316,7 @@ def test_an_actor_spreads_the_ends_and_tells_no_result_of_what_it_cut(lab: Lab, 
     metrics = ActorMetrics(CollectorRegistry())
     actor: Any = Actor(
         None,  # type: ignore[arg-type]  # nothing is sent
-        _specification(experiment, networks, "run", (72, 96, 3), 15),
+        _specification(experiment, networks, "run", find_task(experiment.task)),
         None,
         index=index,
         metrics=metrics,

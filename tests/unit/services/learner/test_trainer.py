@@ -131,7 +131,8 @@ def test_it_ends_when_all_frames_are_trained_on_and_saves(tmp_path: Path) -> Non
 def test_a_run_that_is_shorter_than_the_way_to_its_first_line_is_recorded_and_measured(
     tmp_path: Path, updates: int, lines: list[int]
 ) -> None:
-    for folder, changes in (("done", {"frames": BATCH * T * updates}), ("stopped", {})):
+    ways: tuple[tuple[str, dict[str, Any]], ...] = (("done", {"frames": BATCH * T * updates}), ("stopped", {}))
+    for folder, changes in ways:
         case = Case(tmp_path / folder, updates, learner__log_every=20, **changes)
         case.run()
         assert case.recorded == lines
