@@ -81,6 +81,10 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (["learner"], "--run-dir is missing: name the folder that keeps the run"),
     (["learner", "--run-dir", "RUN"], "has no config.toml yet: give --config"),
     (["learner", "--run-dir", "RUN", "--config", str(ROOT / "README.md")], "this is not TOML: "),
+    (
+        ["learner", "--run-dir", "/proc/nope", "--config", str(ROOT / "configs" / "KeyCorridorS4R3.toml")],
+        "cannot use /proc/nope",
+    ),
     (["learner", "--run-dir", "RUN", "--config", "nofile.toml"], "nofile.toml is not a file that can be read"),
     (["actor", "--learner", "nowhere"], "must be host:port, for example 127.0.0.1:50051, and not 'nowhere'"),
     (["hashcount", "--store", "nope"], "the store must be memory or an address that begins with redis://"),
