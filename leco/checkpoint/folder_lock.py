@@ -43,10 +43,16 @@ def locked(folder: Path) -> Iterator[None]:
     """Holds a run's folder, which it makes if it is not there. The lock ends with the process, however that ends.
 
     Raises:
-        ConfigError: another process holds it.
+        ConfigError: another process holds it, or there can be no such folder.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("a+") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK).open("a+")
+    except (FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise ConfigError(
+            f"cannot use {folder}: {str(error.strerror).lower()}; choose another folder (--run-dir)"
+        ) from None
+    with lock as file:
         file.seek(0)
         holder = file.read().strip() or "unknown"
         take(

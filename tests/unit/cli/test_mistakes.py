@@ -81,6 +81,10 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (["learner"], "--run-dir is missing: name the folder that keeps the run"),
     (["learner", "--run-dir", "RUN"], "has no config.toml yet: give --config"),
     (["learner", "--run-dir", "RUN", "--config", str(ROOT / "README.md")], "this is not TOML: "),
+    (
+        ["learner", "--run-dir", "/proc/nope", "--config", str(ROOT / "configs" / "KeyCorridorS4R3.toml")],
+        "cannot use /proc/nope",
+    ),
     (["learner", "--run-dir", "RUN", "--config", "nofile.toml"], "nofile.toml is not a file that can be read"),
     (["actor", "--learner", "nowhere"], "must be host:port, for example 127.0.0.1:50051, and not 'nowhere'"),
     (["hashcount", "--store", "nope"], "the store must be memory or an address that begins with redis://"),
@@ -125,7 +129,7 @@ def test_every_command_has_a_mistake_here() -> None:
 def test_a_store_that_does_not_answer_is_said_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("LECO_HASHCOUNT_STORE", raising=False)
+    monkeypatch.setenv("LECO_HASHCOUNT_STORE", "")  # which is given back
     run = tmp_path / "run"
     with socket.socket() as nobody:  # bound, and nobody listens
         nobody.bind(("127.0.0.1", 0))
