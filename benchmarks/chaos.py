@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -109,7 +109,7 @@ class World:
         self.actors = [self._actor(index) for index in range(2)]
         self.tally: Counter[str] = Counter()
         self.most: Counter[str] = Counter()  # memory
-        self._attacks = ThreadPoolExecutor()
+        self._attacks, self._attacking = ThreadPoolExecutor(), list[Future[None]]()
         self.broken: list[str] = []
 
     def _begun(self, process: ServiceProcess) -> None:
@@ -156,7 +156,8 @@ class World:
             self._note_the_dead()
             time.sleep(self._rng.uniform(0.0, 3.0))
             faults = faults or list(FAULTS)
-        self._attacks.shutdown()
+        for each in self._attacking:
+            each.result()
         made = updates(self.learner)
 
         def is_well_again() -> bool:
@@ -180,7 +181,7 @@ class World:
                 "lies to hashcount": self._lie_to_hashcount,
                 "lies to the learner": self._lie_to_the_learner,
             }
-            self._attacks.submit(self._attack, fault, attack[fault])
+            self._attacking.append(self._attacks.submit(self._attack, attack[fault]))
 
     def _kill(self, what: str) -> None:
         index = self._rng.randrange(2)
@@ -232,11 +233,11 @@ class World:
 
     # Clients that are not.
 
-    def _attack(self, fault: str, attack: Callable[[], None]) -> None:
+    def _attack(self, attack: Callable[[], None]) -> None:
         try:
             attack()
         except (OSError, grpc.RpcError):  # it was killed meanwhile
-            self.tally[f"{fault} (cut short)"] += 1
+            self.tally["cut short"] += 1
 
     def _unfinished(self, service: ServiceProcess, method: str, size: int) -> None:
         """In a process of its own: it would take this one's time."""
@@ -250,11 +251,14 @@ class World:
             "40" if size else "20",
             str(size),
         ]
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as child, suppress(subprocess.TimeoutExpired):
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as child:
             try:
                 child.wait(ATTACK_SECONDS)
+            except subprocess.TimeoutExpired:
+                return
             finally:
                 child.kill()
+            raise ConnectionError
 
     def _idle(self) -> None:
         over = threading.Event()
@@ -275,24 +279,24 @@ class World:
         good = CountRequest(run="lies", code_width=1, episodes=[EpisodeBatch(episode_id="e", size=2)], codes=b"AA")
         with grpc.insecure_channel(self.replicas[0].address) as channel:
             count: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(COUNT)
-            for change in (
-                CountRequest(codes=b"A"),
-                CountRequest(code_width=2),
-                CountRequest(run="a b"),
-                CountRequest(episodes=[EpisodeBatch(episode_id="e", size=1 << 31)]),
-                CountRequest(episodes=[EpisodeBatch(episode_id="e")]),
+            for named, change in (
+                ("codes", CountRequest(codes=b"A")),
+                ("codes", CountRequest(code_width=2)),
+                ("run", CountRequest(run="a b")),
+                ("size", CountRequest(episodes=[EpisodeBatch(episode_id="f", size=1 << 31)])),
+                ("size", CountRequest(episodes=[EpisodeBatch(episode_id="f")])),
             ):
                 lie = CountRequest()
                 lie.CopyFrom(good)
                 lie.MergeFrom(change)
-                self._refused(count, lie.SerializeToString())
-            self._refused(count, os.urandom(5000))
+                self._refused(count, lie.SerializeToString(), named)
+            self._refused(count, bytes([255] * 5000), "not the message")
 
     def _lie_to_the_learner(self) -> None:
         with grpc.insecure_channel(self.learner.address) as channel:
             run = _joined(channel)
             stub = learner_pb2_grpc.LearnerServiceStub(channel)
-            for change in (
+            changes: tuple[dict[str, object], ...] = (
                 {"reward": np.full(run.unroll_length, np.nan, np.float32)},
                 {"reward": np.zeros(run.unroll_length + 1, np.float32)},
                 {"action": np.full(run.unroll_length, run.action_count, np.int32)},
@@ -300,18 +304,22 @@ class World:
                 {"parameters_version": 1 << 40},
                 {"count": np.zeros(run.unroll_length, np.uint32)},
                 {"observation": np.zeros((1, 1), np.uint8)},
-            ):
+            )
+            for change in changes:
                 hello = PushHello(run=run.run, incarnation=os.urandom(16), actor_name="liar\x1b[2J")
                 lie = PushRequest(trajectory=trajectory_to_message(_made(run, **change)))
                 sent = iter((PushRequest(hello=hello), lie))
-                self._refused(lambda sent, timeout: list(stub.Push(sent, timeout=timeout)), sent)
+                self._refused(lambda sent, timeout: list(stub.Push(sent, timeout=timeout)), sent, *change)
 
-    def _refused(self, call: Callable[..., object], request: object) -> None:
+    def _refused(self, call: Callable[..., object], request: object, named: str) -> None:
+        """Tells a lie; the answer must name what is wrong."""
         try:
             call(request, timeout=PATIENCE)
         except grpc.RpcError as error:
             if error.code() not in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION):
                 raise
+            if named not in (error.details() or ""):
+                raise RuntimeError(f"a lie about {named} was refused with: {error.details()}") from error
             self.tally["lies refused"] += 1
         else:
             self.tally["lies believed"] += 1
@@ -361,6 +369,7 @@ class World:
         return [
             ("faults", sum(tally[fault] for fault in FAULTS)),
             *((f"- {fault}", tally[fault]) for fault in FAULTS),
+            ("attacks cut short, because the service was killed or busy", tally["cut short"]),
             ("answers compared", f"{compared:,}"),
             ("- of them counted by a call whose answer was lost", f"{tally['recovered']:,}"),
             ("batches without an answer in 3 s, and repeated", f"{tally['unavailable']:,}"),
@@ -397,6 +406,7 @@ def _made(run: RunSpecification, **changes: object) -> Trajectory:
         "behaviour_logits": np.zeros((steps, run.action_count), np.float32),
         "core_state": np.zeros(tuple(run.core_state_shape), np.float32),
         "count": np.ones(steps, np.uint32),
+        "episodes": (),
     }
     if run.coarse_levels:
         parts |= dict.fromkeys(("coarse_count", "coarse_code"), np.ones((steps, run.coarse_levels), np.uint32))
