@@ -203,7 +203,7 @@ def present_commit() -> str:
         return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=False)  # noqa: S603, S607
 
     try:
-        ours = git("ls-files", "--error-unmatch", "cli.py").returncode == 0
+        ours = git("ls-files", "--error-unmatch", Path(__file__).name).returncode == 0
         return str(git("describe", "--always", "--dirty").stdout.strip()) if ours else ""
     except OSError:
         return ""
