@@ -13,6 +13,7 @@ import statistics
 import threading
 import time
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +37,6 @@ from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 FRAMES, UPDATE = 2000, 100  # an update has 100 frames
 SMALL = {
