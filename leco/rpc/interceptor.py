@@ -227,6 +227,8 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
                 code = context.code()
             except Refusal as refusal:
                 code = _answer(context, refusal.code, refusal.detail)
+            except grpc.aio.BaseError:  # the client is gone, and cannot be read or written to
+                pass
             except Exception:
                 log.exception("a call failed unexpectedly", method=_name(method))
                 code = _answer(context, grpc.StatusCode.INTERNAL, "internal error; see the service's log")

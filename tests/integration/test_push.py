@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import grpc
 import numpy as np
 import pytest
+import structlog
 from prometheus_client import CollectorRegistry
 
 from leco.rpc import channel as channel_module
@@ -139,9 +140,9 @@ class Learner:
 
     def start(self) -> None:
         """Serves, at the same address as before; the queue stays the same."""
-        interceptor = RpcInterceptor(
-            RpcMetrics(CollectorRegistry(), "learner"), max_seconds=self.max_seconds, max_calls=128
-        )
+        self.rpc_registry = CollectorRegistry()
+        metrics = RpcMetrics(self.rpc_registry, "learner")
+        interceptor = RpcInterceptor(metrics, max_seconds=self.max_seconds, max_calls=128)
 
         async def start() -> None:
             self.server = RpcServer(SERVICE, interceptor=interceptor)
@@ -519,6 +520,22 @@ def test_parameters_that_nobody_reads_do_not_use_up_the_calls_for_ever(
         client.join(give_up_after=PATIENCE)
         for call in calls:
             call.cancel()
+    learner.stop()
+
+
+def test_a_client_that_goes_away_while_it_is_answered_is_no_error(loop: LoopThread) -> None:
+    learner = Learner(loop)
+    learner.servicer.publish(snapshot(2, weight=np.zeros(MIB, np.float32)))
+    deaf = [("grpc.http2.lookahead_bytes", 1), ("grpc.http2.bdp_probe", 0)]
+    with structlog.testing.capture_logs() as logged:
+        with grpc.insecure_channel(learner.address, options=deaf) as channel:
+            stub = learner_pb2_grpc.LearnerServiceStub(channel)
+            calls = [stub.Parameters(ParametersRequest(run="run-1"), wait_for_ready=True) for _ in range(20)]
+            for call in calls:
+                next(call)
+        ended = functools.partial(learner.rpc_registry.get_sample_value, "leco_learner_rpc_requests_total")
+        until(lambda: ended({"method": "Parameters", "code": "CANCELLED"}) == 20)
+    assert [line for line in logged if line["log_level"] == "error"] == []
     learner.stop()
 
 

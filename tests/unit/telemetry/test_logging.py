@@ -131,7 +131,7 @@ def test_control_characters_of_a_value_do_not_reach_the_terminal() -> None:
 import structlog
 from leco.telemetry.logging import configure_logging
 configure_logging(log_format="human")
-structlog.get_logger("leco").info("an actor joined", actor="\\x1b[2J\\r\\u202e", other="plain é")
+structlog.get_logger("leco").info("an actor joined", actor="\\x1b[2J", run="\\u202e", other="plain é")
 """
     child = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True
