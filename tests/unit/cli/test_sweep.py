@@ -298,7 +298,7 @@ def test_refused_by_the_command_itself(planned: Planned, capsys: pytest.CaptureF
     with pytest.raises(SystemExit) as ended:
         command.main(["--tasks=Empty-5x5", "--set=training.gamma=0.5", f"--out={planned.out}"])
     assert ended.value.code == 2
-    assert "Empty-5x5-leco-1: training.gamma is 0.5, was 0.99" in capsys.readouterr().err
+    assert "Empty-5x5-leco-1: training.gamma is 0.5, was 0.97" in capsys.readouterr().err
 
 
 def test_only_one_sweep_works_in_a_folder(planned: Planned, capsys: pytest.CaptureFixture[str]) -> None:
