@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -40,6 +41,7 @@ end it says when 90 % of the last 100 episodes were solved."""
 GIVE_UP_AFTER = 5  # ends of one child in a row, each within a minute of its start
 MINUTE = 60.0
 POLL_SECONDS = 0.2
+PORTS = range(22_000, 32_768)
 
 # This very installation: with -P a folder called `leco` or `services` where the user happens to be is not taken for it.
 LECO = (sys.executable, "-P", "-m", "leco")
@@ -284,12 +286,14 @@ def _children(
 
 
 def _free_ports(count: int) -> list[int]:
+    """Below those that systems give to outgoing connections: one of these could have it before the service does."""
     with contextlib.ExitStack() as stack:
-        found = []
-        for _ in range(count):
-            one = stack.enter_context(socket.socket())
-            one.bind(("127.0.0.1", 0))
-            found.append(int(one.getsockname()[1]))
+        found: list[int] = []
+        while len(found) < count:
+            port, one = random.choice(PORTS), stack.enter_context(socket.socket())  # noqa: S311  # protects nothing
+            with contextlib.suppress(OSError):  # somebody has it
+                one.bind(("127.0.0.1", port))
+                found.append(port)
         return found
 
 

@@ -52,12 +52,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--num-envs", type=whole_number(1), metavar="N", help="environments of each actor (default: the preset's)"
     )
-    parser.add_argument(
-        "--device",
-        type=device_name,
-        default="cpu",
-        help="where updates are computed: cpu, cuda, cuda:N, or auto, a GPU if there is one (default: cpu)",
-    )
+    add_device(parser)
     parser.add_argument(
         "--store",
         help=f"where visits are counted: memory, or redis://... without a password (default: {STORE}, an environment variable, "
@@ -72,6 +67,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         default=max((os.cpu_count() or 2) - 1, 1),
         help="processor threads of an update (default: all processors but one)",
+    )
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """The flag --device."""
+    parser.add_argument(
+        "--device",
+        type=device_name,
+        default="cpu",
+        help="where updates are computed: cpu, cuda, cuda:N, or auto, a GPU if there is one (default: cpu)",
     )
 
 

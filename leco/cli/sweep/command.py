@@ -17,11 +17,12 @@ from leco.cli.sweep.jobs import Job, Sweep, present_commit
 from leco.cli.sweep.plan import plan
 from leco.cli.sweep.results import draw_task, gather, grouped, write_csv, write_markdown
 from leco.cli.sweep.view import View, overall, sentence
-from leco.cli.train_flags import UNTIL_HELP, read_rate
+from leco.cli.train_flags import UNTIL_HELP, add_device, read_rate
 from leco.config.experiment import ConfigError
 from leco.config.presets import PRESETS
 from leco.words import counted
 from services.flags import Parser, existing_file, number, whole_number
+from services.learner.device import find_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -64,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with contextlib.ExitStack() as stack:
         try:
             runs = plan(given)
+            given.device = find_device(given.device)
             given.out.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_alone(given.out))
             check_folder(runs, given.out)
@@ -118,6 +120,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processor threads of an update (default: a run's share of the processors, but one)",
     )
+    add_device(parser)
     parser.add_argument("--plain", action="store_true", help="lines instead of a table that is redrawn")
 
 
@@ -156,6 +159,7 @@ def sweep(runs: Sequence[Run], asked: Asked, given: argparse.Namespace, out: Tex
         parallel=given.parallel,
         actors=given.actors,
         threads=given.threads,
+        device=given.device,
         on_change=changed,
         on_look=view.show,
     )

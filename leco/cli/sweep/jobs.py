@@ -74,7 +74,7 @@ class Sweep:
         jobs: What is to be done, in this order; each is done that needs nothing any more.
         episodes: Of an evaluation.
         parallel: How many at a time.
-        actors, threads: As for `leco train`.
+        actors, threads, device: As for `leco train`.
         on_change: Is told of each job whose state changed.
         on_look: Is called a few times a second.
     """
@@ -87,11 +87,12 @@ class Sweep:
         parallel: int,
         actors: int,
         threads: int,
+        device: str,
         on_change: Callable[[Job], None],
         on_look: Callable[[], None],
     ) -> None:
         self.jobs, self._episodes, self._parallel = jobs, episodes, parallel
-        self._actors, self._threads = actors, threads
+        self._actors, self._threads, self._device = actors, threads, device
         self._on_change, self._on_look = on_change, on_look
         self.stopping = False
         for job in jobs:
@@ -122,7 +123,7 @@ class Sweep:
         log.parent.mkdir(parents=True, exist_ok=True)
         if what == "train":
             atomic_write(job.folder / "requested.toml", to_toml(job.run.experiment).encode())
-            command = training_command(job, actors=self._actors, threads=self._threads)
+            command = training_command(job, actors=self._actors, threads=self._threads, device=self._device)
         else:
             command = evaluation_command(job, self._episodes)
         job.child = Child(job.run.name, command, log)
@@ -162,13 +163,14 @@ class Sweep:
             job.look()
 
 
-def training_command(job: Job, *, actors: int, threads: int) -> list[str]:
+def training_command(job: Job, *, actors: int, threads: int, device: str) -> list[str]:
     """`leco train`, of what its folder has as requested.toml."""
     what = [f"--config={job.folder / 'requested.toml'}", f"--run-dir={job.folder}"]
     # A queue that was asked for stays, however many actors there are.
     how = [
         f"--actors={actors}",
         f"--threads={threads}",
+        f"--device={device}",
         f"--set=learner.queue_capacity={job.run.experiment.learner.queue_capacity}",
     ]
     return [*LECO, "train", *what, *how]

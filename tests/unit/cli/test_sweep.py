@@ -187,6 +187,7 @@ def test_seeds_as_people_type_them() -> None:
         (["--tasks=Empty-5x5", "--parallel=0"], "argument --parallel: must be a whole number of at least 1"),
         (["--tasks=Empty-5x5", "--actors=0"], "argument --actors: must be a whole number of at least 1"),
         (["--tasks=Empty-5x5", "--threads=0"], "argument --threads: must be a whole number of at least 1"),
+        (["--tasks=Empty-5x5", "--device=cuda:99"], "there is no GPU for --device cuda:99"),
         (["--tasks=Empty-5x5", "--config=missing.toml"], "missing.toml"),
         (["--tasks=Empty-5x5", "--set=training.alfa=1"], "there is no key training.alfa; did you mean training.alpha?"),
         (["--tasks=Empty-5x5", "--set=seed=2"], "--set seed=...: a sweep has the flag --seeds for it"),
@@ -357,7 +358,7 @@ class Work:
 
     def __call__(self, *runs: Run, parallel: int = 1) -> int:
         given = type("Given", (), {"out": self.folder, "parallel": parallel, "episodes": 100, "plain": True})
-        given.actors = given.threads = 1  # type: ignore[attr-defined]
+        given.actors, given.threads, given.device = 1, 1, "cpu"  # type: ignore[attr-defined]
         self.out = io.StringIO()
         return command.sweep(runs, Asked(self.folder, "", runs), given, self.out)  # type: ignore[arg-type]
 
@@ -470,17 +471,18 @@ def test_training_is_leco_train_with_all_that_was_asked_for(tmp_path: Path, monk
 
     calls: list[tuple[object, ...]] = []
     monkeypatch.setattr(train, "train", lambda *given, **rest: calls.append((*given, rest)))
+    monkeypatch.setattr(train, "find_device", lambda name: name)  # as if it were there
     one = run(learner__queue_capacity=10, training__decoder_samples=7)  # less than two actors would get
     job = Job(one, tmp_path / "a-lambda=0.5-1")
     job.folder.mkdir()
     (job.folder / "requested.toml").write_text(to_toml(one.experiment))
-    _, _, _, _, name, *flags = training_command(job, actors=2, threads=3)
+    _, _, _, _, name, *flags = training_command(job, actors=2, threads=3, device="cuda:1")
     assert name == "train"
     with pytest.raises(SystemExit):
         train.main(flags)
     [(experiment, folder, rest)] = calls
     assert (experiment, folder) == (one.experiment, job.folder)
-    assert {"actors": 2, "store": "memory", "threads": 3}.items() <= rest.items()  # type: ignore[attr-defined]
+    assert {"actors": 2, "store": "memory", "threads": 3, "device": "cuda:1"}.items() <= rest.items()  # type: ignore[attr-defined]
 
 
 def job(folder: Path, name: str = "one", state: str = "waiting", **changes: Any) -> Job:
@@ -873,6 +875,7 @@ def test_a_sweep_looks_first_at_what_is_there(tmp_path: Path) -> None:
         parallel=1,
         actors=1,
         threads=1,
+        device="cpu",
         on_change=lambda _job: None,
         on_look=lambda: None,
     )
