@@ -56,17 +56,17 @@ class Task(NamedTuple):
 
 
 TASKS = (
-    Task("MultiRoom-N2-S4", 2e5, 5, 0.08e6, 15),
-    Task("DoorKey-8x8", 3e5, 5, 0.3e6, 60),
-    Task("KeyCorridorS3R3", 4e5, 5, 0.6e6, 90),
-    Task("MultiRoom-N6", 4e5, 5, 0.4e6, 60),
-    Task("KeyCorridorS4R3", 9e5, 5, 1e6, 120),
-    Task("MultiRoom-N7-S4-NoisyTV", 3e5, 3, 0.3e6, 45),
-    Task("KeyCorridorS6R3", 1.3e6, 3, 2e6, 300),
-    Task("ObstructedMaze-1Dlhb", 5e5, 5, 0.5e6),
-    Task("ObstructedMaze-1Q", 2.1e6, 3, 2e6, solvable=0.933),  # benchmarks/solvable.py
-    Task("ObstructedMaze-2Q", 4e6, 3, 4e6, solvable=0.966),
-    Task("ObstructedMaze-Full", 1e7, 1, 1e7),
+    Task("MultiRoom-N2-S4", 1.5e5, 5, 0.08e6, 15),
+    Task("DoorKey-8x8", 2e5, 5, 0.3e6, 60),
+    Task("KeyCorridorS3R3", 3e5, 5, 0.6e6, 90),
+    Task("MultiRoom-N6", 3e5, 5, 0.4e6, 60),
+    Task("KeyCorridorS4R3", 6e5, 5, 1e6, 120),
+    Task("MultiRoom-N7-S4-NoisyTV", 2e5, 3, 0.3e6, 45),
+    Task("KeyCorridorS6R3", 1.6e6, 3, 2e6, 300),
+    Task("ObstructedMaze-1Dlhb", 4e5, 5, 0.5e6),
+    Task("ObstructedMaze-1Q", 1.6e6, 3, 2e6, solvable=0.933),  # benchmarks/solvable.py
+    Task("ObstructedMaze-2Q", 3e6, 3, 4e6, solvable=0.966),
+    Task("ObstructedMaze-Full", 6e6, 1, 1e7),
 )
 
 
