@@ -192,10 +192,10 @@ def train(
         OSError: the folder cannot be written to.
     """
     began = time.monotonic() if began is None else began
-    with locked(folder):  # now, and not when the learner finds out
-        check_same(folder, experiment)
     if find_method(experiment.method).counts:
         use_store(store)
+    with locked(folder):  # now, and not when the learner finds out
+        check_same(folder, experiment)
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     config = folder / "requested.toml"

@@ -485,6 +485,12 @@ def written(path: Path, *lines: Mapping[str, object]) -> None:
     path.write_text("\n".join([",".join(COLUMNS), *rows]) + "\n")
 
 
+def test_ports_are_none_that_an_outgoing_connection_may_have_before_the_service_does() -> None:
+    found = [train._free_ports(2) for _ in range(100)]
+    assert all(one != other for one, other in found)
+    assert max(map(max, found)) < 32_768, "from there on Linux gives them to connections"
+
+
 class Screen(io.StringIO):
     def __init__(self, *, terminal: bool) -> None:
         super().__init__()
