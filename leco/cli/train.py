@@ -19,6 +19,7 @@ from leco.checkpoint.folder_lock import locked
 from leco.cli.progress import Progress, verdict
 from leco.cli.store import use_store
 from leco.cli.train_flags import STORE, add_flags, read_experiment
+from leco.cli.troubles import Troubles
 from leco.config.experiment import ConfigError
 from leco.config.toml import to_toml
 from leco.evaluation.zoo import is_entry
@@ -99,6 +100,11 @@ class Child:
     started: float = 0.0
     place: int = 0  # in its log, where the present start begins
     environment: dict[str, str] = field(default_factory=dict)  # beside that of this process
+
+    @property
+    def is_actor(self) -> bool:
+        """Whether it is one of the actors."""
+        return self.name.startswith("actor")
 
     def start(self) -> None:
         """Starts it; what it prints goes to its log."""
@@ -186,10 +192,10 @@ def train(
         OSError: the folder cannot be written to.
     """
     began = time.monotonic() if began is None else began
-    with locked(folder):  # now, and not when the learner finds out
-        check_same(folder, experiment)
     if find_method(experiment.method).counts:
         use_store(store)
+    with locked(folder):  # now, and not when the learner finds out
+        check_same(folder, experiment)
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     config = folder / "requested.toml"
@@ -227,7 +233,7 @@ def train(
 
 def _stop(learner: Child, others: Sequence[Child], out: TextIO) -> None:
     """Stops all: the learner has the time that its update and its save need, and the hash-count service is there until then."""
-    actors = [each for each in others if each.name.startswith("actor")]
+    actors = [each for each in others if each.is_actor]
     for child in (learner, *actors):
         child.ask_to_end()
     if not learner.ends_within(SAYS_AFTER_SECONDS):
@@ -242,13 +248,19 @@ def _watch(
     learner: Child, others: Sequence[Child], progress: Progress, out: TextIO, stopping: Callable[[], bool]
 ) -> int:
     """Shows progress until training is done, somebody stops it, or a service ends again and again. Returns the exit code."""
+    # Not of actors: what they have to say of the other two is said by these.
+    troubles = Troubles({child.name: (child.log, child.place) for child in (*others, learner) if not child.is_actor})
     while True:
         time.sleep(POLL_SECONDS)
+        trained = learner.ended() == 0  # asked first, so that all is told that was said before
         progress.show()
+        for trouble in troubles.news():
+            out.write(f"\n{trouble}\n")
+            out.flush()
         if stopping():
             out.write("\nstopping: the learner saves, the same command goes on from here\n")
             return 130
-        if learner.ended() == 0:
+        if trained:
             return 0
         for child in (each for each in (*others, learner) if each.ended() is not None):
             words, final = child.last_words(), child.ended() == FINAL
