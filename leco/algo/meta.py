@@ -87,7 +87,8 @@ def meta_gradient_weights(
     gradients = torch.autograd.grad(loss, [theta_new[name] for name in names], allow_unused=True)
     found = all_mean({name: g for name, g in zip(names, gradients, strict=True) if g is not None})
     direction = {
-        name: jacobian_diag[name] * found[name] if name in found else torch.zeros_like(theta_new[name]) for name in names
+        name: jacobian_diag[name] * found[name] if name in found else torch.zeros_like(theta_new[name])
+        for name in names
     }
     if clipping is not None:
         direction = dict(clipping(direction))

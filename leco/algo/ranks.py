@@ -109,4 +109,6 @@ def take_from_first(tensors: Sequence[Tensor]) -> None:
     dist.broadcast(bytes_, 0)
     parts = bytes_.split([tensor.nbytes for tensor in tensors])
     for tensor, part_ in zip(tensors, parts, strict=True):
-        tensor.copy_(part_.clone().view(tensor.dtype).view_as(tensor))  # a copy begins at an address that any type can have
+        tensor.copy_(
+            part_.clone().view(tensor.dtype).view_as(tensor)
+        )  # a copy begins at an address that any type can have

@@ -107,7 +107,6 @@ class Rnd(nn.Module):
 
         Each rank looks at a part of them (`leco.algo.ranks`).
         """
-        distinct = len(observation_UO)
         own_RO = observation_UO[part()]
         if self.seen is not None:
             self.seen.add(observation_UO.to(self.seen.mean.dtype), times_U)

@@ -87,8 +87,8 @@ class _Normalise(torch.autograd.Function):
 
         db = sum(dy),   dg = sum(dy h),   dx = g / s (dy - share / (H W) (db + h dg))
 
-    and the fused kernels of torch for a batch norm with fixed statistics give db, dg and the first term of dx. In dx, db and dg are
-    sums over all ranks; as gradients they are this rank's part.
+    and the fused kernels of torch for a batch norm with fixed statistics give db, dg and the first term of dx. In dx, db and dg
+    are sums over all ranks; as gradients they are this rank's part.
     """
 
     @staticmethod

@@ -51,15 +51,15 @@ def numbers(state: TrainingState) -> dict[str, Tensor]:
             for part in ("exp_avg", "exp_avg_sq")
         },
     }
-    found = {f"{group}/{name}": t for group, named in groups.items() if isinstance(named, dict) for name, t in named.items()}
+    found = {
+        f"{group}/{name}": t for group, named in groups.items() if isinstance(named, dict) for name, t in named.items()
+    }
     return found | {"r_ep_mean": state.r_ep_mean, "r_ep_square": state.r_ep_square, "trust": state.trust}
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case_name(*case))
-def test_several_ranks_learn_what_one_does(
-    case: tuple[str, str | None, str], size: int, made: dict[int, Path]
-) -> None:
+def test_several_ranks_learn_what_one_does(case: tuple[str, str | None, str], size: int, made: dict[int, Path]) -> None:
     expected, stats = trained(*case)
     like = init(networks(*case[:2]))
     paths = [made[size] / f"{case_name(*case)}-{rank}.safetensors" for rank in range(size)]
