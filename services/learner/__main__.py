@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import threading
 from importlib.metadata import version
@@ -117,6 +118,7 @@ async def serve(settings: LearnerSettings, device: torch.device, followers: Foll
             run=str(settings.run_dir),
             device=str(device),
             ranks=world_size(),
+            pid=os.getpid(),
             frames=parts.trainer.frames,
         )
         await asyncio.wait((stopped, training), return_when=asyncio.FIRST_COMPLETED)

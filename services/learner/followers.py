@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from leco.learning.policy_pass import reuse_of
 from leco.learning.state import Batch, Networks, TrainingState, init
 from leco.learning.update import update
 from leco.models.build import build
+from services.parent import end_with_parent
 
 if TYPE_CHECKING:
     from leco.config.experiment import Experiment
@@ -82,7 +84,7 @@ def follow(device: torch.device) -> None:
         build(method, task.observation_shape, task.num_actions, experiment.hash, experiment.network), device
     )
     state, _ = loads(words.receive(), init(networks))
-    log.info("following", rank=rank(), ranks=world_size(), device=str(device))
+    log.info("following", rank=rank(), ranks=world_size(), device=str(device), pid=os.getpid())
     while told := json.loads(words.receive()):
         batch = _receive_batch(told["batch"], device)
         after, _ = update(networks, state, batch, method, experiment.training, progress=told["progress"])
@@ -93,6 +95,7 @@ def follow(device: torch.device) -> None:
 
 def join(device: torch.device) -> None:
     """Joins the other ranks; torchrun's variables say where they are."""
+    end_with_parent()  # torchrun
     # A handler in Python would not run while this waits for a rank that does not come.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     limit = dt.timedelta(seconds=UPDATE_SECONDS)
