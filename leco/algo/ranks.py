@@ -91,7 +91,7 @@ def all_mean(own: Mapping[Name, Tensor]) -> dict[Name, Tensor]:
         return dict(own)
     names = sorted(own)  # whatever order a rank happens to have them in
     total = all_sum(torch.cat([own[name].flatten() for name in names])) / world_size()
-    parts = total.split([own[name].numel() for name in names])
+    parts = torch.split(total, [own[name].numel() for name in names])
     found = {name: each.view_as(own[name]) for name, each in zip(names, parts, strict=True)}
     return {name: found[name] for name in own}
 
@@ -107,7 +107,7 @@ def take_from_first(tensors: Sequence[Tensor]) -> None:
         return
     bytes_ = torch.cat([tensor.contiguous().flatten().view(torch.uint8) for tensor in tensors])
     dist.broadcast(bytes_, 0)
-    parts = bytes_.split([tensor.nbytes for tensor in tensors])
+    parts = torch.split(bytes_, [tensor.nbytes for tensor in tensors])
     for tensor, part_ in zip(tensors, parts, strict=True):
         tensor.copy_(
             part_.clone().view(tensor.dtype).view_as(tensor)

@@ -188,8 +188,8 @@ def train(
     config = folder / "requested.toml"
     config.write_text(to_toml(experiment))
     os.environ[COMMAND] = typed_command()  # the run's folder keeps what was typed, not how its services were started
-    learner, others = _children(experiment, folder, config, logs, actors=actors)
-    learner.command += [f"--threads={max(threads // ranks, 1)}", f"--device={device}", f"--ranks={ranks}"]
+    how = {"actors": actors, "threads": max(threads // ranks, 1), "ranks": ranks}
+    learner, others = _children(experiment, folder, config, logs, device=device, **how)
     learner.environment[CLOCK_ZERO] = repr(began - _seconds_before(folder))
     stopping = False
 
@@ -262,12 +262,21 @@ def _seconds_before(folder: Path) -> float:
 
 
 def _children(
-    experiment: Experiment, folder: Path, config: Path, logs: Path, *, actors: int
+    experiment: Experiment,
+    folder: Path,
+    config: Path,
+    logs: Path,
+    *,
+    actors: int,
+    threads: int,
+    device: str,
+    ranks: int,
 ) -> tuple[Child, list[Child]]:
     counts = find_method(experiment.method).counts
     learner_port, hashcount_port = _free_ports(2)
     learner = [*LECO, "learner", f"--config={config}", f"--run-dir={folder}", f"--listen=127.0.0.1:{learner_port}"]
-    children = [Child("learner", [*learner, "--metrics-port=off"], logs / "learner.log")]
+    learner += ["--metrics-port=off", f"--threads={threads}", f"--device={device}", f"--ranks={ranks}"]
+    children = [Child("learner", learner, logs / "learner.log")]
     if counts:
         command = [*LECO, "hashcount", f"--listen=127.0.0.1:{hashcount_port}", "--metrics-port=off"]
         children.append(Child("hashcount", command, logs / "hashcount.log"))

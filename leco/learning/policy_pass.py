@@ -97,7 +97,8 @@ def unroll_policy(
         piece = Sequences(index, start, action, reward, state)
         outputs.append(run_some(network, parameters, piece, unique))
         state = outputs[-1].state
-    logits_TBA, value_TB = (torch.cat([each[i] for each in outputs]) for i in range(2))
+    logits_TBA = torch.cat([each.logits_TBA for each in outputs])
+    value_TB = torch.cat([each.value_TB for each in outputs])
     return Rollout(
         logits_TBA=of_all_unrolls(logits_TBA, 1, unrolls)[:-1],
         value_TB=of_all_unrolls(value_TB, 1, unrolls),
@@ -163,13 +164,15 @@ def of_all_unrolls(x: Tensor, axis: int, unrolls: int) -> Tensor:
 
 def of_all_sequences(x_SC: Tensor, unrolls: int) -> Tensor:
     """What all ranks have of their sequences, [S, C', ...], together: [S, C, ...]."""
-    own = len(range(unrolls)[part()])
-    return of_all_unrolls(x_SC.unflatten(1, (-1, own)), 2, unrolls).flatten(1, 2)
+    x_SKB = x_SC.reshape(len(x_SC), -1, len(range(unrolls)[part()]), *x_SC.shape[2:])
+    return of_all_unrolls(x_SKB, 2, unrolls).flatten(1, 2)
 
 
 def _own(x: Tensor, axis: int, unrolls: int) -> Tensor:
     """This rank's of all sequences, which are along one axis."""
-    return x.unflatten(axis, (-1, unrolls))[(*(slice(None),) * (axis + 1), part())].flatten(axis, axis + 1)
+    x = x.reshape(*x.shape[:axis], -1, unrolls, *x.shape[axis + 1 :])
+    own: Tensor = x[(*(slice(None),) * (axis + 1), part())]
+    return own.flatten(axis, axis + 1)
 
 
 def previous_action(batch: Batch) -> Tensor:

@@ -24,7 +24,8 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     os.environ["PYTHONSAFEPATH"] = "1"  # a folder called `leco` where the user happens to be is not taken for it
     how = ["--standalone", f"--nproc-per-node={ranks}", f"--shutdown-timeout={LONGEST_END_SECONDS}"]
     try:
-        torchrun.run(torchrun.parse_args([*how, "-m", "leco", "learner", *arguments]))
+        told = torchrun.parse_args([*how, "-m", "leco", "learner", *arguments])  # type: ignore[no-untyped-call]
+        torchrun.run(told)  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         _, first = error.get_first_failure()
         return max(first.exitcode, 1)

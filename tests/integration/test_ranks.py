@@ -68,7 +68,7 @@ def test_several_ranks_learn_what_one_does(case: tuple[str, str | None, str], si
     moved = [name for name, x in numbers(expected).items() if not torch.equal(x, before[name])]
     assert moved, "it learns"
     for name, x in numbers(expected).items():
-        torch.testing.assert_close(numbers(found)[name], x, rtol=1e-9, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(numbers(found)[name], x, rtol=1e-9, atol=1e-9, msg=name)
     assert found_stats == pytest.approx(stats, rel=1e-9, abs=1e-9)
     for other in paths[1:]:
         assert other.read_bytes() == paths[0].read_bytes(), "all ranks have the same, bit for bit"
