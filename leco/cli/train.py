@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import random
 import signal
@@ -29,6 +28,7 @@ from leco.telemetry.provenance import CLOCK_ZERO, COMMAND, process_start, typed_
 from services.flags import FINAL, Parser
 from services.learner.device import NO_GPU, find_device
 from services.learner.run_folder import check_same
+from services.parent import end_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"variable {STORE}"
         )
     store = given.store or os.environ.get(STORE) or "memory"
-    how = {"actors": given.actors, "store": store, "threads": given.threads, "device": device}
+    how = {"actors": given.actors, "store": store, "threads": given.threads, "device": device, "ranks": given.ranks}
     try:
         sys.exit(train(experiment, folder, **how, began=process_start()))
     except (ConfigError, OSError) as error:  # of the folder or of the store: nothing has begun
@@ -78,14 +78,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 SAYS_AFTER_SECONDS = 3.0
 LONGEST_UPDATE_SECONDS = 600.0  # one of pixels on few processors takes a minute, with its save
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1
-
-
-def _end_with_parent() -> None:
-    """Has Linux send SIGTERM to this process when its parent ends, even by a kill: then the learner saves and nothing is left."""
-    if sys.platform == "linux":
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @dataclass
@@ -118,7 +110,7 @@ class Child:
                 stderr=out,
                 env=os.environ | self.environment,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,  # noqa: PLW1509  # no threads here
+                preexec_fn=end_with_parent,  # noqa: PLW1509  # no threads here
             )
 
     def ended(self) -> int | None:
@@ -173,6 +165,7 @@ def train(
     store: str,
     threads: int,
     device: str = "cpu",
+    ranks: int = 1,
     out: TextIO = sys.stdout,
     began: float | None = None,
 ) -> int:
@@ -180,7 +173,7 @@ def train(
 
     Args:
         experiment, folder: What, and where.
-        actors, store, threads, device: How; as the flags.
+        actors, store, threads, device, ranks: How; as the flags.
         out: Where progress is shown.
         began: When the command began, as time.monotonic() counts; from there on the run's seconds are counted. Default: now.
 
@@ -201,7 +194,8 @@ def train(
     config = folder / "requested.toml"
     config.write_text(to_toml(experiment))
     os.environ[COMMAND] = typed_command()  # the run's folder keeps what was typed, not how its services were started
-    learner, others = _children(experiment, folder, config, logs, actors=actors, threads=threads, device=device)
+    how = {"actors": actors, "threads": max(threads // ranks, 1), "ranks": ranks}
+    learner, others = _children(experiment, folder, config, logs, device=device, **how)
     learner.environment[CLOCK_ZERO] = repr(began - _seconds_before(folder))
     stopping = False
 
@@ -280,12 +274,20 @@ def _seconds_before(folder: Path) -> float:
 
 
 def _children(
-    experiment: Experiment, folder: Path, config: Path, logs: Path, *, actors: int, threads: int, device: str
+    experiment: Experiment,
+    folder: Path,
+    config: Path,
+    logs: Path,
+    *,
+    actors: int,
+    threads: int,
+    device: str,
+    ranks: int,
 ) -> tuple[Child, list[Child]]:
     counts = find_method(experiment.method).counts
     learner_port, hashcount_port = _free_ports(2)
     learner = [*LECO, "learner", f"--config={config}", f"--run-dir={folder}", f"--listen=127.0.0.1:{learner_port}"]
-    learner += ["--metrics-port=off", f"--threads={threads}", f"--device={device}"]
+    learner += ["--metrics-port=off", f"--threads={threads}", f"--device={device}", f"--ranks={ranks}"]
     children = [Child("learner", learner, logs / "learner.log")]
     if counts:
         command = [*LECO, "hashcount", f"--listen=127.0.0.1:{hashcount_port}", "--metrics-port=off"]

@@ -464,7 +464,8 @@ def test_the_services_get_each_others_addresses_and_the_store_stays_off_the_comm
 
     def commands(method: str) -> dict[str, str]:
         experiment = parse("", {"task": "Empty-5x5", "method": method})
-        first, rest = train._children(experiment, tmp_path, config, tmp_path, actors=2, threads=3, device="cuda:1")
+        how = {"actors": 2, "threads": 3, "ranks": 2}
+        first, rest = train._children(experiment, tmp_path, config, tmp_path, device="cuda:1", **how)
         return {child.name: " ".join(child.command) for child in (first, *rest)}
 
     found = commands("leco")
@@ -474,7 +475,7 @@ def test_the_services_get_each_others_addresses_and_the_store_stays_off_the_comm
         assert f"--{name}={address}" in found["actor 0"]
         assert f"--{name}={address}" in found["actor 1"]
     assert "--index=1" in found["actor 1"]
-    assert "--threads=3 --device=cuda:1" in found["learner"]
+    assert "--threads=3 --device=cuda:1 --ranks=2" in found["learner"]
     assert not any("secret" in command for command in found.values())
     assert os.environ["LECO_HASHCOUNT_STORE"] == "redis://:secret@127.0.0.1:1"
     assert list(commands("no-int")) == ["learner", "actor 0", "actor 1"]
