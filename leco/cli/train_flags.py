@@ -105,10 +105,15 @@ def read_experiment(given: argparse.Namespace) -> Experiment:
         overrides[key] = _value(value)
     if given.task is None and file is None:
         raise ConfigError("say what to solve: --task NAME (`leco tasks` lists them), or --config FILE")
+    return experiment_for(text, overrides, given.actors)
+
+
+def experiment_for(text: str, overrides: Mapping[str, object], actors: int) -> Experiment:
+    """An experiment as `leco.config.toml.parse` reads it, for so many actors."""
     experiment = parse(text, overrides)
-    if experiment.learner.deterministic and given.actors != 1:
-        raise ConfigError(f"--actors is {given.actors}, expected 1 because learner.deterministic is true")
-    return shared(experiment, given.actors, overrides) if given.actors > 1 else experiment
+    if experiment.learner.deterministic and actors != 1:
+        raise ConfigError(f"--actors is {actors}, expected 1 because learner.deterministic is true")
+    return shared(experiment, actors, overrides) if actors > 1 else experiment
 
 
 def shared(experiment: Experiment, actors: int, overrides: Mapping[str, object]) -> Experiment:
