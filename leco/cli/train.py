@@ -21,6 +21,7 @@ from leco.cli.listeners import Telling
 from leco.cli.progress import Progress, verdict
 from leco.cli.store import use_store
 from leco.cli.train_flags import STORE, add_flags, read_experiment
+from leco.cli.wandb_log import wandb_listeners
 from leco.config.experiment import ConfigError
 from leco.config.toml import to_toml
 from leco.evaluation.zoo import is_entry
@@ -73,7 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     store = given.store or os.environ.get(STORE) or "memory"
     how = {"actors": given.actors, "store": store, "threads": given.threads, "device": device}
     try:
-        sys.exit(train(experiment, folder, **how, began=process_start()))
+        with wandb_listeners(given.wandb, experiment, folder) as listeners:
+            code = train(experiment, folder, **how, began=process_start(), listeners=listeners)
+        sys.exit(code)
     except (ConfigError, OSError) as error:  # of the folder or of the store: nothing has begun
         parser.refuse(error)
 
