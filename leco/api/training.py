@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leco.api.agent import Agent, evaluate, load
-from leco.cli.train import last_lines
+from leco.cli.train import default_folder, last_lines
 from leco.cli.train import train as run_services
 from leco.cli.train_flags import experiment_for
 from leco.config.experiment import ConfigError
@@ -151,7 +151,7 @@ def train(
     """
     overrides = {"task": task, "method": method, "frames": frames, "until": until, "seed": seed, "preset": preset}
     experiment = experiment_for("", {**overrides, **(settings or {})}, actors)
-    folder = Path(run_dir or Path("runs") / f"{experiment.task}-{experiment.method}-{seed}")
+    folder = default_folder(experiment) if run_dir is None else Path(run_dir)
     if is_entry(folder):
         raise ConfigError(f"{folder} is an entry of the zoo, which is only played: choose another run_dir")
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123

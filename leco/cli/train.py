@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.refuse(error)
     if given.device == "auto" and device == "cpu":
         sys.stdout.write(f"{NO_GPU}: training on the CPU\n")
-    folder: Path = given.run_dir or Path("runs") / f"{experiment.task}-{experiment.method}-{experiment.seed}"
+    folder: Path = given.run_dir or default_folder(experiment)
     if is_entry(folder):
         parser.error(f"{folder} is an entry of the zoo, which is only played: choose another folder with --run-dir")
     if given.store is not None and "@" in given.store:
@@ -79,6 +79,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(code)
     except (ConfigError, OSError) as error:  # of the folder or of the store: nothing has begun
         parser.refuse(error)
+
+
+def default_folder(experiment: Experiment) -> Path:
+    """Where a run goes that nobody gave a folder; without the colon that a method of one's own has in its name."""
+    return Path("runs") / f"{experiment.task}-{experiment.method.replace(':', '.')}-{experiment.seed}"
 
 
 SAYS_AFTER_SECONDS = 3.0

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 class CountedVisits(NamedTuple):
     """Of observations that actions led to, in any shape [...]: `SeenCodes.forward` says what it makes of them.
 
-    count         how often the code was seen in its episode, this visit included
-    coarse_count  [..., M], of coarser codes; None without any
+    times         how often the code was seen in its episode, this visit included
+    coarse_times  [..., M], of coarser codes; None without any
     coarse_code   [..., M], four bytes of each of those
     """
 
-    count: Tensor
-    coarse_count: Tensor | None = None
+    times: Tensor
+    coarse_times: Tensor | None = None
     coarse_code: Tensor | None = None
 
 
@@ -65,4 +65,4 @@ def visit_bonus(
     if config.episodic_bonus == "information":
         return seen(*visits).to(dtype)
     bonus = first_visit if config.episodic_bonus == "first-visit" else episodic_bonus
-    return bonus(visits.count, dtype)
+    return bonus(visits.times, dtype)

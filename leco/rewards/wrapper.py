@@ -77,7 +77,8 @@ class EpisodicCount(VectorWrapper):
     ) -> None:
         super().__init__(env)
         self._mode = _autoreset(env)
-        space = env.single_observation_space if key is None else env.single_observation_space[key]
+        space: Any = env.single_observation_space
+        space = space if key is None else space[key]
         if getattr(space, "dtype", None) != np.uint8:
             raise ValueError(
                 f"EpisodicCount counts observations of bytes, and these are {space}: wrap the environment so that it gives "
@@ -100,7 +101,7 @@ class EpisodicCount(VectorWrapper):
         self._kept: list[tuple[npt.NDArray[Any], ...]] = []
 
     def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begins new episodes."""
         observation, info = self.env.reset(seed=seed, options=options)
@@ -130,8 +131,8 @@ class EpisodicCount(VectorWrapper):
             else:
                 self._visits.begin(e, code_EW[e])
         if self._mode is AutoresetMode.SAME_STEP and done_E.any():
-            for e, code_W in zip(np.flatnonzero(done_E), self._bonus.hash.codes(now_EO[done_E]), strict=True):
-                self._visits.begin(int(e), code_W)
+            for e, code_W in zip(np.flatnonzero(done_E).tolist(), self._bonus.hash.codes(now_EO[done_E]), strict=True):
+                self._visits.begin(e, code_W)
         count_EL = self._visits.count()
         paid_E = acted_E & (count_EL[:, 0] > 0)
         bonus_E = np.where(paid_E, np.float32(self._alpha) * self._bonus.pay(count_EL, code_EW), np.float32(0))
@@ -156,7 +157,7 @@ class EpisodicCount(VectorWrapper):
     ) -> npt.NDArray[np.uint8]:
         """Observations with the true last ones where an episode has ended and the next one has begun."""
         led_to_EO = now_EO.copy()
-        for e in np.flatnonzero(done_E):
+        for e in np.flatnonzero(done_E).tolist():
             led_to_EO[e] = self._seen(info["final_obs"][e])
         return led_to_EO
 
