@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -82,8 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def default_folder(experiment: Experiment) -> Path:
-    """Where a run goes that nobody gave a folder; without the colon that a method of one's own has in its name."""
-    return Path("runs") / f"{experiment.task}-{experiment.method.replace(':', '.')}-{experiment.seed}"
+    """Where a run goes that nobody gave a folder; a method of one's own has a colon in its name, which no folder should."""
+    return Path("runs") / re.sub(r"[^A-Za-z0-9._-]", "_", f"{experiment.task}-{experiment.method}-{experiment.seed}")
 
 
 SAYS_AFTER_SECONDS = 3.0

@@ -66,7 +66,7 @@ def _run(experiment: Experiment, varied: Mapping[str, str]) -> Run:
     understood = flat(experiment)
     shown = {key: show(understood[key]) if key in understood else text for key, text in varied.items()}
     settings = [f"{key.rpartition('.')[2]}={value}" for key, value in shown.items()]
-    name = "-".join([experiment.task, experiment.method.replace(":", "."), *settings, str(experiment.seed)])
+    name = "-".join([experiment.task, experiment.method, *settings, str(experiment.seed)])
     return Run(re.sub(r"[^A-Za-z0-9._=+,-]", "_", name), experiment, shown)
 
 
