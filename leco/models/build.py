@@ -37,11 +37,14 @@ def build(
     """
     kind, network = find_kind(observation_shape), network or NetworkConfig()
     policy = networks_of(kind).build_policy(num_actions, network)
-    intrinsic = _intrinsic(method, kind, num_actions, hash_config)
+    intrinsic = build_intrinsic(method, kind, num_actions, hash_config)
     return Networks(policy, intrinsic, find_novelty(method).build(networks_of(kind), num_actions, network))
 
 
-def _intrinsic(method: Method, kind: Kind, num_actions: int, hash_config: HashConfig | None) -> Intrinsic | None:
+def build_intrinsic(
+    method: Method, kind: Kind, num_actions: int, hash_config: HashConfig | None = None
+) -> Intrinsic | None:
+    """The intrinsic module of a method; None if it has none. Arguments are as of `build`."""
     told = method.modulation is Modulation.REPLACING
     if method.hash is Hash.VQ_CELLS:
         return build_cell_module(kind, num_actions, hash_config, condition_on_novelty=told)
