@@ -14,10 +14,10 @@ from leco.models.seen_codes import SeenCodes
 if TYPE_CHECKING:
     from leco.config.training import NetworkConfig
     from leco.methods.novelty import NoveltyInput
-    from leco.models.kinds.table import KindNetworks
+    from leco.models.kinds.table import Kind
 
 
-def build(_kind: KindNetworks, _num_actions: int, _network: NetworkConfig) -> SeenCodes:
+def build(_kind: Kind, _num_actions: int, _network: NetworkConfig) -> SeenCodes:
     """What the run has seen; nothing in it learns by gradients."""
     return SeenCodes()
 

@@ -36,9 +36,9 @@ def build(
         ValueError: no networks are known for such observations, or for such codes.
     """
     kind, network = find_kind(observation_shape), network or NetworkConfig()
-    policy = networks_of(kind).build_policy(num_actions, network)
+    policy = networks_of(kind).build_policy(kind, num_actions, network)
     intrinsic = _intrinsic(method, kind, num_actions, hash_config)
-    return Networks(policy, intrinsic, find_novelty(method).build(networks_of(kind), num_actions, network))
+    return Networks(policy, intrinsic, find_novelty(method).build(kind, num_actions, network))
 
 
 def _intrinsic(method: Method, kind: Kind, num_actions: int, hash_config: HashConfig | None) -> Intrinsic | None:

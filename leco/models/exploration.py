@@ -2,7 +2,7 @@
 
 N     observations
 U     distinct observations
-O...  shape of one observation: height, width, 3
+O...  shape of one observation: height, width, channels
 F     features of an observation
 A     actions of the task
 """
@@ -25,7 +25,7 @@ class Embedding(nn.Module):
     """Integer observations -> features.
 
     Args:
-        layers: What it does with an image [N, 3, height, width].
+        layers: What it does with an image [N, channels, height, width].
         features: F.
         shape: O...
         largest: What integers are divided by, so that networks see numbers of a sensible size.

@@ -6,7 +6,7 @@ modulator and V^e have an encoder of their own, which is small.
 Shapes:
 
     N     observations, or distinct observations with multiplicities
-    O...  shape of one observation: height, width, 3
+    O...  shape of one observation: height, width, channels
     D     width of a code vector
     H, W  height and width of z_e
     F     D H W, all of z_e in one row
@@ -160,7 +160,7 @@ class HashModule(Intrinsic):
             weight_N: [N], as for `encode`.
 
         Returns:
-            [N, 3, ., .], the shape of `target`.
+            [N, C, ., .], C channels, the shape of `target`.
         """
         if z_NDHW.shape[1:] != (WIDTH, *self.size):
             raise ValueError(
@@ -170,7 +170,7 @@ class HashModule(Intrinsic):
         return image
 
     def target(self, observation_NO: Tensor) -> Tensor:
-        """What the decoder must reconstruct, which is what the encoder sees: [N, O...] -> [N, 3, ., .] in [-1, 1]."""
+        """What the decoder must reconstruct, which is what the encoder sees: [N, O...] -> [N, C, ., .] in [-1, 1]."""
         image: Tensor = self.scale(observation_NO)
         return image
 
@@ -209,7 +209,7 @@ class CellHashModule(FeatureModule):
     def __init__(self, kind: Kind, codebook_size: int, *, num_actions: int, condition_on_novelty: bool = False) -> None:
         self._kind = networks_of(kind)
         super().__init__(
-            self._kind.build_features(), num_actions=num_actions, condition_on_novelty=condition_on_novelty
+            self._kind.build_features(kind), num_actions=num_actions, condition_on_novelty=condition_on_novelty
         )
         self.cells = CellCodebook(self._kind.CELL_VALUES, codebook_size)
 
@@ -258,7 +258,7 @@ def build_hash_module(
         if bits
         else VectorQuantizer(given.codebook_size or kind.codebook_size, WIDTH, size)
     )
-    autoencoder = networks_of(kind).build_autoencoder(size)
+    autoencoder = networks_of(kind).build_autoencoder(kind, size)
     return HashModule(autoencoder, bottleneck, size, num_actions=num_actions, condition_on_novelty=condition_on_novelty)
 
 
@@ -272,5 +272,5 @@ def build_cell_module(
 
 def build_feature_module(kind: Kind, num_actions: int, *, condition_on_novelty: bool = False) -> FeatureModule:
     """Modulator and V^e where no hash is learned."""
-    features = networks_of(kind).build_features()
+    features = networks_of(kind).build_features(kind)
     return FeatureModule(features, num_actions=num_actions, condition_on_novelty=condition_on_novelty)

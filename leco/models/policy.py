@@ -1,7 +1,7 @@
 """The policies: what the agent sees goes to logits over its actions and to a value, through an LSTM.
 
 Axes: T time, B batch, N = T x B, F features, A actions, L LSTM layers, H its width. Observations are time-major images of
-integers, [T, B, height, width, 3]. Calls with T = 1 that carry the state give what one call over all steps gives.
+integers, [T, B, height, width, channels]. Calls with T = 1 that carry the state give what one call over all steps gives.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class PolicyOutput(NamedTuple):
 class Policy(nn.Module):
     """What all policies share: features of each image, the core, the two heads (sizes: see algorithm.md, section 3).
 
-    `use_last_action_reward` puts the one-hot previous action and the previous reward beside the core's features.
+    `image`: height, width and channels of an observation. `use_last_action_reward` puts the one-hot previous action and the
+    previous reward beside the core's features.
     """
 
     def __init__(
@@ -40,13 +41,13 @@ class Policy(nn.Module):
         num_actions: int,
         encoder: nn.Module,
         *,
-        image: tuple[int, int],
+        image: tuple[int, int, int],
         width: int,
         layers: int,
         use_last_action_reward: bool,
     ) -> None:
         super().__init__()
-        self.num_actions, self.image, self.use_last_action_reward = num_actions, (*image, 3), use_last_action_reward
+        self.num_actions, self.image, self.use_last_action_reward = num_actions, image, use_last_action_reward
         self.encoder = encoder
         self.core = LstmCore(width, width, layers)
         self.policy_head = nn.Linear(width, num_actions)
@@ -69,9 +70,9 @@ class Policy(nn.Module):
     ) -> PolicyOutput:
         """Follows T steps from `state`.
 
-        observation: integers [T, B, height, width, 3]. start_TB: true where an episode starts; the state is zeroed
+        observation: integers [T, B, height, width, channels]. start_TB: true where an episode starts; the state is zeroed
         there. previous_action_TB: integers, -1 where there was none. previous_reward_TB: the reward it earned.
-        index_TB: with it, observation is [U, height, width, 3], each distinct one once, and index_TB says which of them
+        index_TB: with it, observation is [U, height, width, channels], each distinct one once, and index_TB says which of them
         each step saw: what depends on the observation alone is then computed U and not T x B times.
         cached_gates: the gates of an earlier call with the same parameters, to compute only tangents.
         """

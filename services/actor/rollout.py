@@ -76,7 +76,15 @@ class RolloutWorker:
         self.restart(seed, observation_EO)
 
     def restart(self, seed: int, observation_EO: npt.NDArray[np.uint8]) -> None:
-        """Forgets everything; the next unroll begins with these first observations, and actions are drawn anew."""
+        """Forgets everything; the next unroll begins with these first observations, and actions are drawn anew.
+
+        Raises:
+            ValueError: the environments show something else than bytes, which would be cut to whole numbers unseen.
+        """
+        if observation_EO.dtype != np.uint8:
+            raise ValueError(
+                f"observations are {observation_EO.dtype}, expected uint8: scale them to 0 to 255 in the environment"
+            )
         self._random.manual_seed(seed)
         count = self._env.num_envs
         self._observation_EO = observation_EO
