@@ -13,8 +13,7 @@ from leco.algo.exploration import categorical_kl, first_visit
 from leco.algo.losses import log_prob
 from leco.learning.policy_pass import unroll_policy
 from leco.methods.novelty import NoveltyOutput
-from leco.models.kinds.table import networks_of
-from leco.models.policy import Policy
+from leco.models.policy import Policy, make_policy
 
 if TYPE_CHECKING:
     from leco.config.training import NetworkConfig
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 def build(kind: Kind, num_actions: int, network: NetworkConfig) -> Policy:
     """The adversary, another policy."""
-    return networks_of(kind).build_policy(kind, num_actions, network)
+    return make_policy(kind, num_actions, network)
 
 
 def compute(given: NoveltyInput) -> NoveltyOutput:

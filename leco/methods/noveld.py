@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from leco.algo.exploration import noveld_bonus
 from leco.methods.novelty import NoveltyOutput
 from leco.methods.transitions import rnd_distances
-from leco.models.exploration import Rnd
-from leco.models.kinds.table import networks_of
+from leco.models.exploration import Rnd, make_embedding
 
 if TYPE_CHECKING:
     from leco.config.training import NetworkConfig
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 def build(kind: Kind, _num_actions: int, _network: NetworkConfig) -> Rnd:
     """RND's pair, on observations as they are."""
-    return Rnd(networks_of(kind).build_embedding(kind), networks_of(kind).build_embedding(kind), normalises=False)
+    return Rnd(make_embedding(kind), make_embedding(kind), normalises=False)
 
 
 def compute(given: NoveltyInput) -> NoveltyOutput:

@@ -10,8 +10,7 @@ from torch.func import functional_call
 from leco.algo.exploration import running_discounted_sum
 from leco.methods.novelty import NoveltyOutput
 from leco.methods.transitions import rnd_distances
-from leco.models.exploration import Rnd
-from leco.models.kinds.table import networks_of
+from leco.models.exploration import Rnd, make_embedding
 
 if TYPE_CHECKING:
     from leco.config.training import NetworkConfig
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 def build(kind: Kind, _num_actions: int, _network: NetworkConfig) -> Rnd:
     """RND's pair, on normalised observations."""
-    return Rnd(networks_of(kind).build_embedding(kind), networks_of(kind).build_embedding(kind), normalises=True)
+    return Rnd(make_embedding(kind), make_embedding(kind), normalises=True)
 
 
 def compute(given: NoveltyInput) -> NoveltyOutput:

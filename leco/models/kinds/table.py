@@ -1,15 +1,17 @@
 """The table of kinds of observations: what is known of each without torch, so that a configuration is read without it.
 
 A new kind is a row here and a file beside this one, of the row's name, with its networks (`KindNetworks`). No other file asks
-what an observation is. Pictures have a row for each shape, which `picture_kind` fills in.
+what an observation is. Pictures, numbers, and both together have a row for each shape, which a function here fills in.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+
+from leco.types import ObservationLayout
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -26,7 +28,8 @@ class Kind:
 
     name           of the file with its networks
     title          for people
-    shape          of one observation: height, width, channels of bytes
+    shape          of the image in an observation: height, width, channels of bytes; of numbers alone 1, 1 and how many
+    layout         what the bytes of an observation are; the image alone, if None
     channel_max    the largest value of each channel
     hash_size      height and width of what VQ and DSC make of an observation, where `hash.size` does not say
     hash_sizes     those that a learned hash can have; None for any
@@ -37,6 +40,8 @@ class Kind:
     has_cells      whether its pixels are cells of (object, colour, state), which MiniGrid draws: then its file has what
                    `KindNetworks` says of cells
     laptop         the preset `laptop` for such observations, as TOML; None for the usual one
+    laptop_changes what such observations change in the usual one, as TOML
+    laptop_hash    what the usual one counts by, where the method has no hash of its own
     """
 
     name: str
@@ -52,6 +57,9 @@ class Kind:
     dsc_levels: int
     has_cells: bool = False
     laptop: str | None = None
+    laptop_changes: str = ""
+    laptop_hash: str = "vq-cells"
+    layout: ObservationLayout | None = None
 
 
 MINIGRID = Kind(
@@ -68,6 +76,7 @@ MINIGRID = Kind(
 )
 
 LEAST_SIDE, MOST_SIDE, MOST_CHANNELS = 16, 256, 32  # of pictures
+MOST_BESIDE = 256  # numbers beside a picture
 _SHORT_SIDE = (
     2.25  # what is left of a picture's shorter side in the smaller z_e, nearly: 72 pixels are halved five times
 )
@@ -118,6 +127,53 @@ def picture_kind(shape: tuple[int, int, int]) -> Kind:
         lsh_bits=62,
         dsc_levels=4,
         laptop=_PIXELS_LAPTOP,
+    )
+
+
+# Numbers have no cells to hash: they are counted by bins, as many as `dsc_levels`. Their returns are of any size, and mostly larger
+# than MiniGrid's, which are at most 1.
+_NUMBERS_LAPTOP = """\
+[network]
+encoder = "paper"
+
+[training]
+gamma = 0.99
+reward_scale = 0.1
+entropy_cost = 0.005
+"""
+
+
+def number_kind(layout: ObservationLayout) -> Kind:
+    """The row of observations of so many numbers."""
+    return Kind(
+        name="numbers",
+        title="numbers",
+        shape=(1, 1, layout.numbers),
+        channel_max=(1,) * layout.numbers,
+        hash_size=(2, 2),
+        codebook_size=16,
+        lsh_units=256,
+        lsh_bits=32,
+        dsc_levels=16,
+        laptop_changes=_NUMBERS_LAPTOP,
+        laptop_hash="dsc",
+        layout=layout,
+    )
+
+
+def mixed_kind(layout: ObservationLayout) -> Kind:
+    """The row of observations of an image and so many numbers.
+
+    Raises:
+        ValueError: no network is made for such an image, or for so many numbers beside it.
+    """
+    if layout.numbers > MOST_BESIDE:
+        raise ValueError(
+            f"observations have {layout.numbers} numbers beside an image, expected at most {MOST_BESIDE}: take some away in the "
+            "environment, or with a wrapper"
+        )
+    return replace(
+        picture_kind(cast("tuple[int, int, int]", layout.image)), name="mixed", title="pixels and numbers", layout=layout
     )
 
 
@@ -180,12 +236,24 @@ class KindNetworks(Protocol):
         """As `cells_code`, by any number for each cell, below `codes`."""
 
 
-def find_kind(observation_shape: tuple[int, ...]) -> Kind:
-    """The row of such observations: of exactly this shape, or that of pictures.
+def find_kind(observation: tuple[int, ...] | ObservationLayout) -> Kind:
+    """The row of such observations: of exactly this shape, or that of pictures, of numbers, or of both.
+
+    Args:
+        observation: The shape of an image, or what the bytes of an observation are.
 
     Raises:
         ValueError: there is none.
     """
+    if not isinstance(observation, ObservationLayout):
+        return _image_kind(observation)
+    if observation.numbers:
+        return number_kind(observation) if observation.image is None else mixed_kind(observation)
+    kind = _image_kind(observation.image or ())
+    return replace(kind, layout=observation) if observation.actions else kind
+
+
+def _image_kind(observation_shape: tuple[int, ...]) -> Kind:
     for kind in KINDS:
         if kind.shape == observation_shape:
             return kind
