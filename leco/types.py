@@ -76,7 +76,8 @@ class TrajectorySpec:
     core_state_shape   C...
     coarse_levels      M: how many coarser codes an observation has beside its own
     reward_limit       the largest size of a reward, and of an episode's return
-    layout             what the bytes of an observation are; an image, if None
+    numbers            how many float32 numbers an observation ends with, but for the mask; finite
+    masked             whether the last A bytes of an observation say, 0 or 1, which actions may be taken
     """
 
     unroll_length: int
@@ -85,7 +86,8 @@ class TrajectorySpec:
     core_state_shape: tuple[int, ...]
     coarse_levels: int = 0
     reward_limit: float = math.inf
-    layout: ObservationLayout | None = None
+    numbers: int = 0
+    masked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.refuse(error)
     if given.device == "auto" and device == "cpu":
         sys.stdout.write(f"{NO_GPU}: training on the CPU\n")
-    folder: Path = given.run_dir or Path("runs") / f"{experiment.task}-{experiment.method}-{experiment.seed}"
+    folder: Path = given.run_dir or usual_folder(experiment)
     if is_entry(folder):
         parser.error(f"{folder} is an entry of the zoo, which is only played: choose another folder with --run-dir")
     if given.store is not None and "@" in given.store:
@@ -73,6 +74,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(train(experiment, folder, **how, began=process_start()))
     except (ConfigError, OSError) as error:  # of the folder or of the store: nothing has begun
         parser.refuse(error)
+
+
+def usual_folder(experiment: Experiment) -> Path:
+    """The folder of a run that names none. Ids of Gymnasium have characters that names of files should not have."""
+    task = re.sub(r"[^A-Za-z0-9._-]+", "-", experiment.task)
+    return Path("runs") / f"{task}-{experiment.method}-{experiment.seed}"
 
 
 SAYS_AFTER_SECONDS = 3.0

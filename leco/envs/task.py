@@ -116,6 +116,7 @@ class Family:
     make      a task, how many environments and a seed, to environments
     other     the task of another id, as its environment is to be made, with all ids that the family knows: for what is not in
               `tasks`. None if the family does not play it
+    task_of   the task of an id whose environment is known already (`EnvironmentConfig.family`)
     example   such an id
     reproducible   whether an episode depends on its seed and its actions alone; without it, no run is deterministic
     replayer  plays episodes of a task again, if levels can be made again from their seed
@@ -128,6 +129,7 @@ class Family:
     tasks: tuple[Task, ...]
     make: Callable[[Task, int, int], VectorEnv]
     other: Callable[[str, EnvironmentConfig], tuple[Task | None, Iterable[str]]] | None = None
+    task_of: Callable[[str, EnvironmentConfig], Task] | None = None
     example: str = ""
     reproducible: bool = True
     replayer: Callable[[Task], Replayer] | None = None

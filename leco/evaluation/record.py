@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from leco.config.experiment import method_of
-from leco.envs.registry import family_of, find_task
+from leco.config.experiment import method_of, task_of
+from leco.envs.registry import family_of
 from leco.evaluation.recording import Episode, Metadata, Recording
 from leco.evaluation.scoring import EpisodeScorer
 
@@ -29,13 +29,13 @@ def make_recording(
     trained: Trained, played: Sequence[Played], *, run: str, checkpoint: str, seed: int, greedy: bool
 ) -> Recording:
     """Episodes that were played, and all that is known of them."""
-    experiment, task = trained.experiment, find_task(trained.experiment.task)
+    experiment, task = trained.experiment, task_of(trained.experiment)
     scorer = EpisodeScorer(
         trained.networks,
         trained.state,
         method_of(experiment),
         experiment.training,
-        observation_shape=task.observation_shape,
+        observation=task.layout,
         hash_config=experiment.hash,
     )
     metadata = Metadata(

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from leco.algo.sampling import sample_action
-from leco.envs.vector import dropped_now
+from leco.envs.vector import dropped_now, truncated_now
 from leco.models.fused_step import make_step_fn
 from leco.types import EpisodeSummary
 
@@ -129,10 +129,14 @@ class RolloutWorker:
         self._reward_of_step_E = steps.reward_E
         self._return_E += steps.reward_E
         self._length_E += 1
-        dropped_E = dropped_now(self._env)
+        dropped_E, truncated_E = dropped_now(self._env), truncated_now(self._env)
         for observation_O, e in zip(steps.terminal_observation_FO, np.flatnonzero(steps.done_E), strict=True):
             summary = EpisodeSummary(
-                float(self._return_E[e]), int(self._length_E[e]), bool(steps.success_E[e]), bool(dropped_E[e])
+                episode_return=float(self._return_E[e]),
+                length=int(self._length_E[e]),
+                success=bool(steps.success_E[e]),
+                dropped=bool(dropped_E[e]),
+                truncated=bool(truncated_E[e]),
             )
             unroll.endings[e].append(Ending(t, observation_O, summary))
         self._return_E[steps.done_E] = 0

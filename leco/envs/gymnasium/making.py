@@ -61,6 +61,11 @@ def find_spec(name: str) -> EnvSpec:
         raise ValueError(f"{where}; {hint}") from None
 
 
+def provided(name: str) -> bool:
+    """Whether an id is one that Gymnasium knows, or will after an import that its beginning or its module asks for."""
+    return ":" in name or name in gymnasium.registry or any(name.startswith(start) for start in PACKAGES)
+
+
 def known_ids() -> Iterable[str]:
     """All ids that Gymnasium knows by now."""
     return list(gymnasium.registry)

@@ -8,13 +8,17 @@ they do not know.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import minigrid  # noqa: F401  # registers its tasks with gymnasium
 import numpy as np
 import numpy.typing as npt
+from minigrid.core.actions import Actions
+from minigrid.minigrid_env import MiniGridEnv
 
+from leco.envs.gymnasium.making import find_spec
 from leco.envs.minigrid import (
     noisy_tv,  # noqa: F401  # register their tasks too
     obstructed_maze,  # noqa: F401  # register their tasks too
@@ -22,7 +26,25 @@ from leco.envs.minigrid import (
 from leco.envs.vector import Steps, checked_actions, checked_num_envs, checked_seed, episode_seed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gymnasium.envs.registration import EnvSpec
+
+
+def specification(name: str, kwargs: Mapping[str, Any]) -> EnvSpec:
+    """How Gymnasium makes the environment of an id, and what else its constructor is given."""
+    spec = deepcopy(find_spec(name)) if ":" in name else deepcopy(gymnasium.registry[name])
+    spec.kwargs.update(kwargs)
+    return spec
+
+
+def found_max_steps(env: gymnasium.Env[Any, Any]) -> int | None:
+    """After how many actions an environment of MiniGrid's truncates; None of another, or one that shows or takes something else."""
+    inner = env.unwrapped
+    if not isinstance(inner, MiniGridEnv) or env.action_space != gymnasium.spaces.Discrete(len(Actions)):
+        return None
+    view = env.observation_space["image"] if isinstance(env.observation_space, gymnasium.spaces.Dict) else None
+    return int(inner.max_steps) if view is not None and view.shape == (7, 7, 3) else None
 
 
 def make_one(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
