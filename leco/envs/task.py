@@ -25,7 +25,8 @@ class EnvironmentConfig:
                usual for such environments (docs/environments.md), which most have none of
     processes  whether every environment steps in a process of its own; auto: where that was measured to be faster
     success    what calls an episode solved: info (its last step's `is_success` or `success`), threshold (a return of at least the
-               `reward_threshold` of its registration), or none; left out: the first of these that it has
+               `reward_threshold` of its registration), reward (a last reward above 0), or none; left out: info or threshold, if
+               it has one of them
 
     The rest is what leco finds, and a run folder keeps, so that the environment need not be imported where it is not played:
 
@@ -39,7 +40,7 @@ class EnvironmentConfig:
     kwargs: dict[str, Any] = field(default_factory=dict, hash=False)
     wrappers: tuple[str, ...] | None = None
     processes: Literal["auto", "always", "never"] = "auto"
-    success: Literal["info", "threshold", "none"] | None = None
+    success: Literal["info", "threshold", "reward", "none"] | None = None
     family: str = ""
     image: tuple[int, int, int] | None = None
     numbers: int = 0
@@ -120,6 +121,8 @@ class Family:
     example   such an id
     reproducible   whether an episode depends on its seed and its actions alone; without it, no run is deterministic
     replayer  plays episodes of a task again, if levels can be made again from their seed
+    paint     the same for pictures: a task, the seed of a level and the actions to uint8 [T + 1, height, width, RGB], or None if
+              there are none
     max_envs  how many environments an evaluation plays side by side, where one is a process; None for one an episode
     max_recorded   how many episodes of an evaluation are recorded, where they are large; None for all
     """
@@ -133,5 +136,6 @@ class Family:
     example: str = ""
     reproducible: bool = True
     replayer: Callable[[Task], Replayer] | None = None
+    paint: Callable[[Task, int, Sequence[int]], npt.NDArray[np.uint8] | None] | None = None
     max_envs: int | None = None
     max_recorded: int | None = None

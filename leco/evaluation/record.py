@@ -15,6 +15,8 @@ from leco.evaluation.scoring import EpisodeScorer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
     from leco.envs.task import Task
     from leco.evaluation.rollout import Played
     from leco.evaluation.trained import Trained
@@ -51,6 +53,10 @@ def make_recording(
         alpha=experiment.training.alpha,
         lambda_=scorer.lambda_,
         leco=version("leco"),
+        solvable=task.solvable,
+        image=task.layout.image,
+        numbers=task.layout.numbers,
+        masked=task.layout.actions > 0,
     )
     scenes = _Scenes(task)
     return Recording(metadata, tuple(_episode(each, scorer, scenes) for each in played))
@@ -77,6 +83,8 @@ def _episode(played: Played, scorer: EpisodeScorer, scenes: _Scenes) -> Episode:
         direction_T=direction_T,
         scene_T=scene_T,
         grid_GXY=grid_GXY,
+        picture_T=scenes.painted(played),
+        layout=scenes.layout,
     )
 
 
@@ -86,6 +94,11 @@ class _Scenes:
     def __init__(self, task: Task) -> None:
         replayer = family_of(task).replayer
         self._replayer = replayer(task) if replayer is not None else None
+        self._task, self._paint, self.layout = task, family_of(task).paint, task.layout
+
+    def painted(self, played: Played) -> npt.NDArray[np.uint8] | None:
+        """The episode as its environment draws it, if it does."""
+        return None if self._paint is None else self._paint(self._task, played.level, played.actions)
 
     def of(self, played: Played) -> tuple[np.ndarray, ...]:
         if self._replayer is not None:

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 from leco.envs.task import Family, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
 
     from leco.envs.task import EnvironmentConfig
     from leco.envs.vector import VectorEnv
@@ -62,6 +65,13 @@ def make(task: Task, num_envs: int, seed: int) -> VectorEnv:
     return GymnasiumEnv(task.id, task.environment, num_envs, seed)
 
 
+def paint(task: Task, level: int, action_T: Sequence[int]) -> npt.NDArray[np.uint8] | None:
+    """An episode, drawn by its environment."""
+    from leco.envs.gymnasium import painting
+
+    return painting.paint(task, level, action_T)
+
+
 FAMILY = Family(
     title="Gymnasium",
     package="gymnasium",
@@ -70,6 +80,7 @@ FAMILY = Family(
     other=other,
     task_of=task_of,
     example="my_module:MyEnv-v0, ALE/MontezumaRevenge-v5 or CartPole-v1",
+    paint=paint,
     max_envs=16,
     max_recorded=2,  # an episode of pictures may take hundreds of MB
 )

@@ -95,24 +95,26 @@ def other(name: str, given: EnvironmentConfig) -> tuple[Task | None, Iterable[st
         return None, ()
     import gymnasium
 
-    from leco.envs.minigrid.reference import found_max_steps, make_one, specification
+    from leco.envs.minigrid.reference import limits, make_one, specification
 
     ids = [known for known in gymnasium.registry if known.startswith(_PREFIX)]
     if ":" not in name and name not in ids:
         return None, ids
-    max_steps = found_max_steps(make_one(specification(name, given.kwargs)))
-    if max_steps is None:
+    found = limits(make_one(specification(name, given.kwargs)))
+    if found is None:
         return None, ids
-    return task_of(name, dataclasses.replace(given, max_steps=max_steps, success="reward")), ids
+    num_actions, max_steps = found
+    return task_of(name, dataclasses.replace(given, num_actions=num_actions, max_steps=max_steps)), ids
 
 
 def task_of(name: str, found: EnvironmentConfig) -> Task:
     """The task of an environment of MiniGrid's that is not known by name."""
     environment = dataclasses.replace(
-        found, family="minigrid", wrappers=(), image=(7, 7, 3), num_actions=len(_ACTIONS), masks=False, numbers=0
+        found, family="minigrid", wrappers=(), success="reward", image=(7, 7, 3), masks=False, numbers=0
     )
-    description = "as its environment describes it"
-    return _minigrid(name, found.max_steps, description, task_id=name, environment=environment)
+    task = _minigrid(name, found.max_steps, "as its environment describes it", task_id=name, environment=environment)
+    names = _ACTIONS if found.num_actions == len(_ACTIONS) else tuple(f"action {n}" for n in range(found.num_actions))
+    return dataclasses.replace(task, num_actions=found.num_actions, action_names=names)
 
 
 def make(task: Task, num_envs: int, seed: int, *, compiled: bool = True) -> VectorEnv:

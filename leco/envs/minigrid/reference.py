@@ -15,7 +15,6 @@ import gymnasium
 import minigrid  # noqa: F401  # registers its tasks with gymnasium
 import numpy as np
 import numpy.typing as npt
-from minigrid.core.actions import Actions
 from minigrid.minigrid_env import MiniGridEnv
 
 from leco.envs.gymnasium.making import find_spec
@@ -38,13 +37,13 @@ def specification(name: str, kwargs: Mapping[str, Any]) -> EnvSpec:
     return spec
 
 
-def found_max_steps(env: gymnasium.Env[Any, Any]) -> int | None:
-    """After how many actions an environment of MiniGrid's truncates; None of another, or one that shows or takes something else."""
-    inner = env.unwrapped
-    if not isinstance(inner, MiniGridEnv) or env.action_space != gymnasium.spaces.Discrete(len(Actions)):
+def limits(env: gymnasium.Env[Any, Any]) -> tuple[int, int] | None:
+    """How many actions an environment of MiniGrid's has, and after how many steps it truncates; None if it does not show its view."""
+    inner, space = env.unwrapped, env.observation_space
+    if not isinstance(inner, MiniGridEnv) or not isinstance(env.action_space, gymnasium.spaces.Discrete):
         return None
-    view = env.observation_space["image"] if isinstance(env.observation_space, gymnasium.spaces.Dict) else None
-    return int(inner.max_steps) if view is not None and view.shape == (7, 7, 3) else None
+    view = space["image"] if isinstance(space, gymnasium.spaces.Dict) else None
+    return (int(env.action_space.n), int(inner.max_steps)) if view is not None and view.shape == (7, 7, 3) else None
 
 
 def make_one(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
