@@ -68,7 +68,7 @@ class NumberFeatures(nn.Module):
 
     def __init__(self, kind: Kind) -> None:
         super().__init__()
-        self.layers = nn.Sequential(Numbers(kind), nn.Linear(kind.shape[-1], FEATURE_WIDTH), nn.ReLU())
+        self.layers = nn.Sequential(Numbers(kind), _FromSingle(kind.shape[-1], FEATURE_WIDTH), nn.ReLU())
 
     def forward(self, observation_NO: Tensor, _weight_N: Tensor | None = None) -> Tensor:
         """[N, O...] -> [N, features]."""
