@@ -120,8 +120,7 @@ def read_experiment(given: argparse.Namespace) -> Experiment:
     }
     overrides |= _pairs("--set", given.set, "training.alpha=0.02")
     overrides |= {
-        f"environment.kwargs.{key}": value
-        for key, value in _pairs("--env-kwargs", given.env_kwargs, "size=8").items()
+        f"environment.kwargs.{key}": value for key, value in _pairs("--env-kwargs", given.env_kwargs, "size=8").items()
     }
     if given.task is None and file is None:
         raise ConfigError("say what to solve: --task NAME (`leco tasks` lists them), or --config FILE")
@@ -154,7 +153,9 @@ def _pairs(flag: str, given: Sequence[str], example: str) -> dict[str, object]:
     for each in given:
         key, equals, value = each.partition("=")
         if not equals:
-            raise ConfigError(f"{flag} {each}: expected {'KEY' if flag == '--set' else 'NAME'}=VALUE, for example {example}")
+            raise ConfigError(
+                f"{flag} {each}: expected {'KEY' if flag == '--set' else 'NAME'}=VALUE, for example {example}"
+            )
         found[key] = _value(value)
     return found
 

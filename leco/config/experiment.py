@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from leco.config.training import HashConfig, NetworkConfig, TrainingConfig
 from leco.envs.registry import family_of, find_task
-from leco.envs.task import EnvironmentConfig
+from leco.envs.task import EnvironmentConfig  # noqa: TC001  # toml.py reads the annotation
 from leco.methods.table import Hash, Method, find_method
 from leco.models.kinds.table import KINDS, find_kind
 

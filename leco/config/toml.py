@@ -168,20 +168,14 @@ def _value(kind: Any, value: Any, path: str) -> Any:
             raise ConfigError(f"{path} is {value!r}, expected a section [{path}]")
         return _read(typing.cast("type", kind), value, f"{path}.")
     origin, options = typing.get_origin(kind), typing.get_args(kind)
+    if kind == dict[str, Any] or options[1:] == (...,):
+        return _collection(kind, value, path)
     if origin in (types.UnionType, typing.Union):  # X | None; TOML has no null, so leaving the key out is None
         return _value(options[0], value, path)
     if origin is typing.Literal:
         if value not in options:
             raise ConfigError(f"{path} is {value!r}, expected one of {', '.join(map(repr, options))}")
         return value
-    if kind in (dict, dict[str, Any]):
-        if not isinstance(value, dict):
-            raise ConfigError(f"{path} is {value!r}, expected a table, for example {{size = 8}}")
-        return value
-    if origin is tuple and options[1:] == (...,):
-        if not isinstance(value, list):
-            raise ConfigError(f"{path} is {value!r}, expected a list")
-        return tuple(_value(options[0], item, path) for item in value)
     if origin is tuple:
         if not isinstance(value, list) or len(value) != len(options):
             raise ConfigError(f"{path} is {value!r}, expected a list of {len(options)} numbers")
@@ -195,3 +189,14 @@ def _value(kind: Any, value: Any, path: str) -> Any:
         return value
     expected = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}[kind]
     raise ConfigError(f"{path} is {value!r}, expected {expected}")
+
+
+def _collection(kind: Any, value: Any, path: str) -> Any:
+    """A table of anything, or a list of any length."""
+    if kind == dict[str, Any]:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{path} is {value!r}, expected a table, for example {{size = 8}}")
+        return value
+    if not isinstance(value, list):
+        raise ConfigError(f"{path} is {value!r}, expected a list")
+    return tuple(_value(typing.get_args(kind)[0], item, path) for item in value)

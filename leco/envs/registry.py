@@ -49,8 +49,8 @@ def find_task(name: str, environment: EnvironmentConfig | None = None) -> Task:
                 return task
             if family_of(task).other is None:
                 raise ValueError(
-                    f"environment.kwargs and environment.wrappers are of environments that Gymnasium makes, and {name} is played by "
-                    f"{family_of(task).title}: leave them out"
+                    f"environment.kwargs and environment.wrappers are of environments that Gymnasium makes, and {name} is "
+                    f"played by {family_of(task).title}: leave them out"
                 )
             name = task.id
     names = list(TASKS)

@@ -24,15 +24,15 @@ class EnvironmentConfig:
     wrappers   from the innermost outwards, each as "module:Class" or "module:Class(argument=value)"; left out: those that are
                usual for such environments (docs/environments.md), which most have none of
     processes  whether every environment steps in a process of its own; auto: where that was measured to be faster
-    success    what calls an episode solved: info (its last step's `is_success` or `success`), threshold (a return of at least the
-               `reward_threshold` of its registration), reward (a last reward above 0), or none; left out: info or threshold, if
-               it has one of them
+    success    what calls an episode solved: info (its last step's `is_success` or `success`), threshold (a return of at least
+               the `reward_threshold` of its registration), reward (a last reward above 0), or none; left out: info or threshold,
+               if it has one of them
 
     The rest is what leco finds, and a run folder keeps, so that the environment need not be imported where it is not played:
 
     family       what plays it
-    image, numbers, masks   what its observations are (`leco.types.ObservationLayout`); masks: whether it says which actions may be
-                 taken
+    image, numbers, masks   what its observations are (`leco.types.ObservationLayout`); masks: whether it says which actions may
+                 be taken
     num_actions  how many actions it has
     max_steps    after so many actions an episode is truncated; 0 if nothing is known of that
     """

@@ -100,7 +100,9 @@ def make_hash_function(
     if method.hash is Hash.EXACT:
         return HashFunction(DIGEST_WIDTH, lambda observation_NO: digest(bare(observation_NO)))
     if method.hash is Hash.OBJECTS:
-        return HashFunction(networks.OBJECT_CODE_WIDTH, lambda observation_NO: networks.objects_code(bare(observation_NO)))
+        return HashFunction(
+            networks.OBJECT_CODE_WIDTH, lambda observation_NO: networks.objects_code(bare(observation_NO))
+        )
     if method.hash is Hash.CELLS:
         return HashFunction(
             DIGEST_WIDTH, lambda observation_NO: networks.cells_code(bare(observation_NO)), levels=networks.CELL_LEVELS
@@ -115,7 +117,7 @@ def make_hash_function(
 
 
 def _dsc(kind: Kind, size: tuple[int, int], levels: int) -> HashFunction:
-    """The image downsampled and coarsely quantised, and the numbers in bins; digested, where that is longer than a code may be."""
+    """The image downsampled and coarsely quantised, and the numbers in bins; digested, where that is too long for a code."""
 
     def code(observation_NO: Tensor) -> Tensor:
         image_NHWC, number_NF = image_of(kind, observation_NO), numbers_of(kind, observation_NO)

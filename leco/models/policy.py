@@ -41,7 +41,7 @@ class PolicyOutput(NamedTuple):
 class Policy(nn.Module):
     """What all policies share: features of each image, the core, the two heads (sizes: see algorithm.md, section 3).
 
-    `image`: height, width and channels of an observation; or, where it is a row of bytes that only the encoder can read, how many.
+    `image`: height, width and channels of an observation; or how many bytes, where it is a row that only the encoder can read.
     `use_last_action_reward` puts the one-hot previous action and the previous reward beside the core's features.
 
     Attributes:

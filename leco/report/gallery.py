@@ -51,7 +51,9 @@ def draw_gallery(run: Run, recording: Recording) -> Panel | None:
         return None
     every = drawers(episode)
     shown = every[:ROWS]
-    pictures = [[draw_observation(seen, TILE, episode.layout) for seen, _ in each.observations[:PER_ROW]] for each in shown]
+    pictures = [
+        [draw_observation(seen, TILE, episode.layout) for seen, _ in each.observations[:PER_ROW]] for each in shown
+    ]
     height, width = pictures[0][0].shape[:2]
     across = max(FEWEST, *map(len, pictures))
     sheet = np.zeros((len(shown) * (height + GAP), across * (width + GAP), 4), np.uint8)

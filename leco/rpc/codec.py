@@ -115,14 +115,19 @@ def _check_specification(message: learner_pb2.RunSpecification) -> None:
         raise CodecError(f"code_width is {message.code_width}, expected at most {MAX_CODE_WIDTH}")
     if message.coarse_levels > MAX_COARSE_LEVELS:
         raise CodecError(f"coarse_levels is {message.coarse_levels}, expected at most {MAX_COARSE_LEVELS}")
+    _check_parts(message)
+    if not 0 <= message.reward_limit < math.inf:
+        raise CodecError(f"reward_limit is {message.reward_limit}, expected a finite number above 0, or 0 for no limit")
+
+
+def _check_parts(message: learner_pb2.RunSpecification) -> None:
+    """That there is room for the numbers and the mask in an observation."""
     beside = 4 * message.observation_numbers + (message.action_count if message.action_masks else 0)
     if beside and (len(message.observation_shape) != 1 or message.observation_shape[0] < beside):
         raise CodecError(
             f"observation_shape is {list(message.observation_shape)}, expected one axis of at least {beside}: the bytes of "
             "observation_numbers and of action_masks"
         )
-    if not 0 <= message.reward_limit < math.inf:
-        raise CodecError(f"reward_limit is {message.reward_limit}, expected a finite number above 0, or 0 for no limit")
 
 
 def trajectory_to_message(trajectory: Trajectory, *, compression: Compression = "none") -> trajectory_pb2.Trajectory:

@@ -63,7 +63,9 @@ class Actor:
         self._learner = experiment.learner
         shape, num_actions = specification.trajectories.observation_shape, specification.trajectories.action_count
         self._task = task_of(experiment)
-        self._networks = build(method_of(experiment), self._task.layout, num_actions, experiment.hash, experiment.network)
+        self._networks = build(
+            method_of(experiment), self._task.layout, num_actions, experiment.hash, experiment.network
+        )
         self._env = make(self._task, specification.environments, seed=0)
         found = (self._env.observation_shape, self._env.num_actions)
         if found != (shape, num_actions):

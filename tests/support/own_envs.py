@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 
 class Counting(gymnasium.Env[Any, int]):
-    """Shows its seed and how often it was stepped. Ends after 3 + seed % 3 steps: by itself where the seed is odd, else truncated."""
+    """Shows its seed and its steps. It ends after 3 + seed % 3 of them: by itself where the seed is odd, else truncated."""
 
     def __init__(self, bad_after: int = 10**9) -> None:
         self.observation_space = spaces.Box(0, 2.0**40, (2,), np.float64)

@@ -67,7 +67,9 @@ def draw(episode: Episode, path: Path) -> None:
     tile = min(max(PIXELS // max(*inner.grid_GXY.shape[1:3], 1), SMALLEST_TILE), LARGEST_TILE)
     pictures = [draw_moment(inner, t, tile) for t in different_moments(episode).first_P]
     if episode.code_TW.size:
-        pictures += [draw_observation(episode.observation_TO[t], VIEW_TILE, episode.layout) for t in first_views(episode)]
+        pictures += [
+            draw_observation(episode.observation_TO[t], VIEW_TILE, episode.layout) for t in first_views(episode)
+        ]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for number, picture in enumerate(pictures):
             data = io.BytesIO()

@@ -34,7 +34,7 @@ class Actions:
             size = int(np.prod(space.shape))
             self._sizes, self._first = (2,) * size, np.zeros(size, np.int64)
         else:
-            raise ValueError(
+            raise ValueError(  # noqa: TRY004  # of an environment, not of a program
                 f"its actions are {_kind(space)}, and leco learns to choose one of finitely many: put a wrapper around it that "
                 "has a Discrete action space"
             )

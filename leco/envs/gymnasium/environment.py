@@ -142,8 +142,8 @@ def seconds_of_step(one: partial[Single]) -> float:
     with closing(one()) as env:
         seen = env.reset(seed=0)[0]
         for _ in range(TRIED):
-            allowed = env.encoder.allowed(seen)
-            action = int(random.choice(allowed)) if allowed is not None else int(random.integers(env.action_space.n))
+            mask = seen[-env.encoder.layout.actions :] if env.encoder.layout.actions else np.ones(env.action_space.n)
+            action = int(random.choice(np.flatnonzero(mask)))
             begin = time.perf_counter()
             seen, _, terminated, truncated, _ = env.step(action)
             spent.append(time.perf_counter() - begin)

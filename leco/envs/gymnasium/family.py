@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import TYPE_CHECKING
 
 from leco.envs.task import Family, Task
@@ -29,7 +30,12 @@ def other(name: str, given: EnvironmentConfig) -> tuple[Task | None, Iterable[st
     try:
         import gymnasium  # noqa: F401
     except ModuleNotFoundError:
-        return None, ()
+        if not re.search(r":|-v\d+$", name):
+            return None, ()
+        raise ValueError(
+            f"to find out what {name} is takes Gymnasium, which is not installed here: pip install 'leco[actor]', or give the "
+            f"section [environment] that `leco tasks {name}` prints where it is"
+        ) from None
     from leco.envs.gymnasium.making import known_ids, provided
 
     if not provided(name):

@@ -95,9 +95,7 @@ def _register(package: str, *, needed_by: str) -> None:
     try:
         gymnasium.register_envs(importlib.import_module(package))
     except ImportError as missing:
-        raise ValueError(
-            f"{needed_by} needs the package {package}, which cannot be imported here: {missing}"
-        ) from None
+        raise ValueError(f"{needed_by} needs the package {package}, which cannot be imported here: {missing}") from None
 
 
 def usual(name: str) -> tuple[tuple[str, ...], dict[str, Any]]:

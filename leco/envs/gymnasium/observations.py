@@ -61,9 +61,7 @@ class Encoder:
             )
         self.layout = ObservationLayout(_joined([part.image for part in self._images if part.image]), numbers, actions)
 
-    def encode(
-        self, observation: Any, mask: npt.NDArray[np.bool_] | None = None
-    ) -> npt.NDArray[np.uint8]:
+    def encode(self, observation: Any, mask: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.uint8]:
         """One observation, and which actions may be taken."""
         images = [part.read(_at(observation, part.path)) for part in self._images]
         if not self._numbers and mask is None:
@@ -103,7 +101,7 @@ def _parts(space: spaces.Space[Any], path: tuple[Any, ...]) -> Iterator[Part]:
     else:
         what = "its observation" if not path else f"the part {path[0]!r} of its observation"
         kind = "a text" if isinstance(space, spaces.Text) else f"a {type(space).__name__}"
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004  # of an environment, not of a program
             f"{what} is {kind}, which no network here reads: take it away with a wrapper, for example "
             "gymnasium.wrappers:FilterObservation(filter_keys=['image'])"
         )

@@ -1,4 +1,4 @@
-"""One environment as leco's vectors of environments want it: observations are bytes, actions numbers, and of `info` little is left.
+"""One environment as leco's vectors of them want it: observations are bytes, actions numbers, and of `info` little is left.
 
 Put around the others, in the process that steps them: then only bytes go from process to process, and whatever else is in `info`,
 of which Gymnasium's vectors make arrays, cannot fail there.
@@ -37,10 +37,12 @@ class Single(gymnasium.Wrapper[npt.NDArray[np.uint8], int, Any, Any]):
         self._actions = Actions(env.action_space)
         self.encoder = Encoder(env.observation_space, self._actions.count if masks else 0)
         self._masks, self._success = masks, success
-        self._threshold = math.inf if env.spec is None or env.spec.reward_threshold is None else env.spec.reward_threshold
+        self._threshold = (
+            math.inf if env.spec is None or env.spec.reward_threshold is None else env.spec.reward_threshold
+        )
         self._return = 0.0
         self.observation_space = gymnasium.spaces.Box(0, 255, self.encoder.layout.shape, np.uint8)
-        self.action_space = gymnasium.spaces.Discrete(self._actions.count)
+        self.action_space: gymnasium.spaces.Discrete = gymnasium.spaces.Discrete(self._actions.count)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -38,7 +38,7 @@ def specification(name: str, kwargs: Mapping[str, Any]) -> EnvSpec:
 
 
 def limits(env: gymnasium.Env[Any, Any]) -> tuple[int, int] | None:
-    """How many actions an environment of MiniGrid's has, and after how many steps it truncates; None if it does not show its view."""
+    """How many actions an environment has, and after how many steps it truncates; None if it does not show MiniGrid's view."""
     inner, space = env.unwrapped, env.observation_space
     if not isinstance(inner, MiniGridEnv) or not isinstance(env.action_space, gymnasium.spaces.Discrete):
         return None

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
-from leco.models.autoencoder import Chain
 from leco.models.kinds import pixels
 from leco.models.kinds.numbers import Numbers, number_layers
 from leco.models.kinds.parts import image_of, numbers_of, squashed
 from leco.models.kinds.table import Autoencoder, Features
-from leco.models.policy import Policy
 
 if TYPE_CHECKING:
     from leco.config.training import NetworkConfig
+    from leco.models.autoencoder import Chain
     from leco.models.exploration import Embedding
     from leco.models.kinds.table import Kind
+    from leco.models.policy import Policy
 
 
 class Both(nn.Module):
@@ -89,7 +89,9 @@ def _painted(kind: Kind) -> Kind:
 def build_policy(kind: Kind, num_actions: int, network: NetworkConfig) -> Policy:
     """That of images, with the numbers added to what it sees."""
     policy = pixels.build_policy(replace(kind, layout=None), num_actions, network)
-    width = next(layer.out_features for layer in reversed(list(policy.encoder.modules())) if isinstance(layer, nn.Linear))
+    width = next(
+        layer.out_features for layer in reversed(list(policy.encoder.modules())) if isinstance(layer, nn.Linear)
+    )
     policy.encoder = Both(kind, policy.encoder, width)
     policy.image = replace(kind.layout, actions=0).shape if kind.layout is not None else policy.image
     return policy

@@ -124,5 +124,7 @@ def build_features(kind: Kind) -> Features:
 
 def build_embedding(kind: Kind) -> Embedding:
     """Two linear layers, to 128 features."""
-    layers = nn.Sequential(nn.Linear(kind.shape[-1], EMBEDDING_WIDTH), nn.ELU(), nn.Linear(EMBEDDING_WIDTH, EMBEDDING_WIDTH))
+    layers = nn.Sequential(
+        nn.Linear(kind.shape[-1], EMBEDDING_WIDTH), nn.ELU(), nn.Linear(EMBEDDING_WIDTH, EMBEDDING_WIDTH)
+    )
     return Embedding(layers, EMBEDDING_WIDTH, (kind.shape[-1],), 1.0, read=Numbers(kind))

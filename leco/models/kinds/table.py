@@ -130,8 +130,8 @@ def picture_kind(shape: tuple[int, int, int]) -> Kind:
     )
 
 
-# Numbers have no cells to hash: they are counted by bins, as many as `dsc_levels`. Their returns are of any size, and mostly larger
-# than MiniGrid's, which are at most 1.
+# Numbers have no cells to hash: they are counted by bins, as many as `dsc_levels`. Their returns are of any size, and mostly
+# larger than MiniGrid's, which are at most 1.
 _NUMBERS_LAPTOP = """\
 [network]
 encoder = "paper"
@@ -173,7 +173,10 @@ def mixed_kind(layout: ObservationLayout) -> Kind:
             "environment, or with a wrapper"
         )
     return replace(
-        picture_kind(cast("tuple[int, int, int]", layout.image)), name="mixed", title="pixels and numbers", layout=layout
+        picture_kind(cast("tuple[int, int, int]", layout.image)),
+        name="mixed",
+        title="pixels and numbers",
+        layout=layout,
     )
 
 

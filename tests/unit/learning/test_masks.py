@@ -114,12 +114,16 @@ def test_an_update_never_moves_what_belongs_to_an_action_that_is_always_forbidde
         count_TB=torch.from_numpy(random.integers(1, 4, (T, B))),
         terminal_observation_FO=torch.from_numpy(np.concatenate([numbers, mask], 2)[0]),
     )
-    config = replace(parse('task = "Empty-5x5"\npreset = "laptop"').training, epochs=2, minibatches=2, sequence_length=3)
+    config = replace(
+        parse('task = "Empty-5x5"\npreset = "laptop"').training, epochs=2, minibatches=2, sequence_length=3
+    )
     before = init(nets)
     after, stats = update(nets, before, batch, row, config)
     after, stats = update(nets, after, batch, row, config)
     assert all(np.isfinite(list(stats.values())))
-    moved = {name: (after.policy[name] - before.policy[name]).abs() for name in ("policy_head.weight", "policy_head.bias")}
+    moved = {
+        name: (after.policy[name] - before.policy[name]).abs() for name in ("policy_head.weight", "policy_head.bias")
+    }
     for name, change in moved.items():
         assert (change[3] == 0).all(), name
         assert (change[:3].flatten(0) > 0).any(), name

@@ -61,11 +61,26 @@ def test_rows_survive_the_wire() -> None:
 @pytest.mark.parametrize(
     ("name", "index", "value", "message"),
     [
-        ("observation", (2, slice(6, 10)), np.array([math.nan], "<f4").view(np.uint8), "the numbers of observation[2, 0] is nan"),
+        (
+            "observation",
+            (2, slice(6, 10)),
+            np.array([math.nan], "<f4").view(np.uint8),
+            "the numbers of observation[2, 0] is nan",
+        ),
         ("observation", (4, slice(10, 14)), np.array([math.inf], "<f4").view(np.uint8), "observation[4, 1] is inf"),
-        ("terminal_observation", (0, slice(6, 10)), np.array([-math.inf], "<f4").view(np.uint8), "terminal_observation[0, 0]"),
+        (
+            "terminal_observation",
+            (0, slice(6, 10)),
+            np.array([-math.inf], "<f4").view(np.uint8),
+            "terminal_observation[0, 0]",
+        ),
         ("observation", (1, -1), 2, "the action mask of observation[1, 2] is 2, expected 0 or 1"),
-        ("observation", (4, slice(-A, None)), 0, "the action mask of observation allows nothing, expected at least one action"),
+        (
+            "observation",
+            (4, slice(-A, None)),
+            0,
+            "the action mask of observation allows nothing, expected at least one action",
+        ),
         ("observation", (1, -1), 0, "action[1] is 2, expected one that its action mask allows"),
         ("action", (0,), 0, "action[0] is 0, expected one that its action mask allows"),
     ],
@@ -82,9 +97,7 @@ def test_what_breaks_the_contract_is_refused_with_the_reason(name: str, index: A
 def test_numbers_alone_need_no_mask() -> None:
     spec = replace(SPEC, masked=False, observation_shape=(8,))
     made = trajectory()
-    bare = replace(
-        made, observation=made.observation[:, 6:14], terminal_observation=made.terminal_observation[:, 6:14]
-    )
+    bare = replace(made, observation=made.observation[:, 6:14], terminal_observation=made.terminal_observation[:, 6:14])
     assert sent(bare, spec).observation.shape == (T + 1, 8)
 
 

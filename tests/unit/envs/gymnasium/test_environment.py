@@ -86,5 +86,5 @@ def test_a_failure_of_an_environment_says_what_it_was() -> None:
 def test_another_environment_than_the_runs_is_refused() -> None:
     task = own("Radar-v0")
     known = EnvironmentConfig(family="gymnasium", image=(16, 16, 3), numbers=2, num_actions=5, wrappers=())
-    with pytest.raises(ValueError, match="had .* when the run began"):
+    with pytest.raises(ValueError, match=r"had .* when the run began"):
         make(find_task(task.name, known), 1, 0)

@@ -19,8 +19,10 @@ FILTER = "gymnasium.wrappers:FilterObservation(filter_keys=['speed'])"
 def test_an_environment_is_described_once_and_then_known_without_it() -> None:
     text = to_toml(parse('task = "support.own_envs:Radar-v0"\n[environment.kwargs]\nside = 24\n'))
     assert "image = [24, 24, 3]" in text
-    code = f"import sys; from leco.config.toml import parse; from leco.config.experiment import task_of\n" \
+    code = (
+        f"import sys; from leco.config.toml import parse; from leco.config.experiment import task_of\n"
         f"task = task_of(parse({text!r})); print(task.layout, task.num_actions, task.max_steps, 'gymnasium' in sys.modules)"
+    )
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert out == "ObservationLayout(image=(24, 24, 3), numbers=2, actions=0) 2 20 False\n"
     assert parse(text) == parse(to_toml(parse(text)))
@@ -35,8 +37,16 @@ def test_wrappers_are_put_around_it_in_order() -> None:
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
-        ("no_such_module:X-v0", {}, "there is no module 'no_such_module': install it, or run leco in the folder that has it"),
-        ("support.own_envs:Rader-v0", {}, "support.own_envs registers no environment 'Rader-v0'; did you mean 'Radar-v0'"),
+        (
+            "no_such_module:X-v0",
+            {},
+            "there is no module 'no_such_module': install it, or run leco in the folder that has it",
+        ),
+        (
+            "support.own_envs:Rader-v0",
+            {},
+            "support.own_envs registers no environment 'Rader-v0'; did you mean 'Radar-v0'",
+        ),
         ("Cartpole-v1", {}, "there is no task 'Cartpole-v1'; did you mean 'CartPole-v1'"),
         ("Pendulum-v1", {}, "Pendulum-v1 cannot be learned: its actions are continuous"),
         ("CartPole-v1", {"kwargs": {"size": 3}}, "CartPole-v1 cannot be made with {'size': 3}"),
