@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
-from leco.envs.registry import find_task, make
+from leco.config.experiment import task_of
+from leco.envs.registry import make
 from leco.evaluation.rollout import FRESH, EvaluationError
 from leco.models.exported import INPUTS, OUTPUTS, ExportedPolicy, example_inputs
 
@@ -72,7 +73,7 @@ def _with_metadata(model: bytes, about: str) -> bytes:
 
 def description(trained: Trained) -> dict[str, object]:
     """What a program must know to play with the file."""
-    task = find_task(trained.experiment.task)
+    task = task_of(trained.experiment)
     return {
         "task": task.name,
         "method": trained.experiment.method,
