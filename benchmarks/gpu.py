@@ -4,9 +4,9 @@ One table, of batches as the presets have them: MiniGrid's in epochs of minibatc
 observations of KeyCorridorS4R3, and pixels as DMLab has them, made up and all distinct. Each update is rewarded, so that all of
 LECO's work is done; nothing is played, so this is how fast a learner could be if actors never kept it waiting.
 
-`kernels` is how many an update starts, and `busy` the share of its time in which they run: what is missing to 100 % are gaps between
-them, of which the loops over time of the recurrent core have the most. `memory` is the most that torch held, on rank 0. With
---device cpu these three are empty.
+`kernels` is how many an update starts, and `busy` the share of its time in which they run: what is missing to 100 % are gaps
+between them, of which the loops over time of the recurrent core have the most. `memory` is the most that torch held, on rank 0.
+With --device cpu these three are empty.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ import torch
 import torch.distributed as dist
 
 from leco.algo.ranks import rank, world_size
-from leco.config.experiment import Experiment, method_of
+from leco.config.experiment import Experiment, method_of, task_of
 from leco.config.toml import parse
-from leco.envs.registry import find_task
 from leco.learning.state import Batch, init
 from leco.learning.update import update
 from leco.models.build import build
@@ -79,9 +78,9 @@ def main() -> None:
 
 def measured(experiment: Experiment, device: torch.device, updates: int) -> Cost:
     """What an update costs, the first three left out: they choose kernels and take memory."""
-    task, method = find_task(experiment.task), method_of(experiment)
+    task, method = task_of(experiment), method_of(experiment)
     torch.manual_seed(0)
-    networks = build(method, task.observation_shape, task.num_actions, experiment.hash, experiment.network)
+    networks = build(method, task.layout, task.num_actions, experiment.hash, experiment.network)
     networks = on_device(networks, device)
     batch, state = (
         made_batch(experiment, networks.policy.initial_state(experiment.learner.batch_size), device),
@@ -114,7 +113,7 @@ def measured(experiment: Experiment, device: torch.device, updates: int) -> Cost
 
 def made_batch(experiment: Experiment, core_state: torch.Tensor, device: torch.device) -> Batch:
     """Observations of the task's kind; everything else made up, since no cost depends on it but on a reward."""
-    task, steps, size = find_task(experiment.task), experiment.actors.unroll_length, experiment.learner.batch_size
+    task, steps, size = task_of(experiment), experiment.actors.unroll_length, experiment.learner.batch_size
     generator = torch.Generator().manual_seed(0)
     shape = (steps + 1, size)
     start_TB = torch.rand(shape, generator=generator) < 1 / 480
