@@ -1,7 +1,8 @@
+# ruff: noqa: INP001 # a script beside what it writes
 """Writes docs/reference/settings.md: every setting and every flag of a service, from the code that reads them.
 
-    python docs/derive_settings.py           # writes it
-    python docs/derive_settings.py --check   # fails if it is out of date
+python docs/derive_settings.py           # writes it
+python docs/derive_settings.py --check   # fails if it is out of date
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ def page() -> str:
     for name, module in SERVICES.items():
         source = Path(inspect.getfile(module)).relative_to(ROOT)
         parts += [f"### leco {name}\n", f"Source: [{source}](../../{source}).\n"]
-        parts += _table(("flag", "environment variable", "default", "meaning"), _flags(name, _parser(module.read_settings)))
+        parts += _table(
+            ("flag", "environment variable", "default", "meaning"), _flags(name, _parser(module.read_settings))
+        )
     return "\n".join(parts).rstrip() + "\n"
 
 

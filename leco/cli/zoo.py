@@ -86,10 +86,7 @@ def show(zoo: Path) -> None:
         except ZooError as error:
             damaged.append(str(error))
     if not entries and not damaged:
-        raise ZooError(
-            f"there are no entries in {zoo}: name a folder with --zoo. "
-            "`leco zoo add RUN` makes an entry"
-        )
+        raise ZooError(f"there are no entries in {zoo}: name a folder with --zoo. `leco zoo add RUN` makes an entry")
     print_table(HEAD, [_row(each) for each in entries])
     if damaged:
         raise ZooError("; ".join(damaged))

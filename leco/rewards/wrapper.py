@@ -100,9 +100,7 @@ class EpisodicCount(VectorWrapper):
         self._ended_E = np.zeros(env.num_envs, bool)
         self._kept: list[tuple[npt.NDArray[Any], ...]] = []
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begins new episodes."""
         observation, info = self.env.reset(seed=seed, options=options)
         code_EW = self._bonus.hash.codes(self._seen(observation))

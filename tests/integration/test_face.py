@@ -74,7 +74,7 @@ def test_it_also_trains_in_a_thread_that_gets_no_signals(tmp_path: Path) -> None
 def test_what_cannot_be_is_refused_before_anything_begins(tmp_path: Path) -> None:
     with pytest.raises(leco.ConfigError, match="did you mean"):
         leco.train("Empty-5x6", frames=1e4)
-    with pytest.raises(leco.ConfigError, match="training.alpha is -1"):
+    with pytest.raises(leco.ConfigError, match=r"training\.alpha is -1"):
         leco.train("Empty-5x5", settings={"training.alpha": -1})
     assert not (tmp_path / "runs").exists()
 

@@ -64,7 +64,9 @@ def test_curves_and_configuration_are_kept_to_be_sent(tmp_path: Path) -> None:
         for each in found
         if each.HasField("history")
     ]
-    assert [float(each["frames"]) for each in history] == read_table(tmp_path / "run" / "metrics.csv")["frames"].tolist()
+    assert [float(each["frames"]) for each in history] == read_table(tmp_path / "run" / "metrics.csv")[
+        "frames"
+    ].tolist()
     assert "success" in history[-1]
 
 
