@@ -76,6 +76,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=max((os.cpu_count() or 2) - 1, 1),
         help="processor threads of an update (default: all processors but one)",
     )
+    parser.add_argument(
+        "--ranks",
+        type=whole_number(1, 1024),
+        default=1,
+        metavar="N",
+        help="processes that make an update together, with --device cuda each on a GPU of its own (default: 1)",
+    )
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:

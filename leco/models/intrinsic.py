@@ -227,6 +227,7 @@ class CellHashModule(FeatureModule):
             generator: As of `CellCodebook.loss`.
         """
         number_UC = self._kind.cell_number(observation_UO)
+        times_U = times_U.to(self.cells.used_K.dtype)
         times_UC = times_U.unsqueeze(1).expand(number_UC.shape)
         times_M = torch.bincount(number_UC.flatten(), times_UC.flatten(), len(self.cells.value_MC))
         loss = self.cells.loss(times_M.to(times_U.dtype), generator)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import threading
 from importlib.metadata import version
@@ -11,13 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 import torch
+import torch.distributed as dist
 
+from leco.algo.ranks import rank, world_size
 from leco.checkpoint.folder_lock import locked
 from leco.checkpoint.state_file import SavedStateError
 from leco.config.experiment import ConfigError, method_of
 from leco.config.toml import flat, show, to_toml
 from leco.envs.registry import find_task
-from leco.learning.state import Networks, init
+from leco.learning.state import init
 from leco.models.build import build
 from leco.models.hash_function import make_hash_function
 from leco.models.kinds.table import find_kind
@@ -34,7 +37,8 @@ from services import flags
 from services.learner.best_return import NONE, BestReturn
 from services.learner.checkpoints import Checkpoints
 from services.learner.config import LearnerSettings, read_settings
-from services.learner.device import find_device
+from services.learner.device import find_device, joins_others
+from services.learner.followers import Followers, check_shares, follow, join, on_device
 from services.learner.metrics import LearnerMetrics
 from services.learner.metrics_logger import EpisodeStats, MetricsLogger
 from services.learner.run_folder import open_run, run_name
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
     from leco.checkpoint.state_file import MetadataValue
     from leco.config.experiment import Experiment
     from leco.envs.task import Task
+    from leco.learning.state import Networks
 
 log = structlog.get_logger("leco.learner")
 
@@ -57,7 +62,12 @@ MAX_CALLS = 1024
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Reads the settings and trains until done, SIGTERM or Ctrl-C."""
-    settings = read_settings(sys.argv[1:] if arguments is None else arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    settings = read_settings(arguments)
+    if settings.ranks > 1 and not joins_others():
+        from services.learner.launch import launch  # noqa: PLC0415  # torchrun is slow to import
+
+        sys.exit(launch(settings.ranks, arguments))
     configure_logging(level=settings.log_level, log_format=settings.log_format)
     keep_freed_memory()
     torch.set_num_threads(settings.threads)
@@ -65,7 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # squares are too small for ordinary floats, and arithmetic with such numbers made updates up to five times as long.
     torch.set_flush_denormal(True)
     try:
-        asyncio.run(serve(settings))
+        device = torch.device(find_device(settings.device))
+        if joins_others():
+            join(device)
+        if rank() > 0:
+            follow(device)
+        else:
+            asyncio.run(serve(settings, device, Followers()))
+        if joins_others():
+            dist.destroy_process_group()
     except (ConfigError, SavedStateError) as error:  # which no other start heals
         sys.stderr.write(f"leco learner: {error}\n")
         sys.exit(flags.FINAL)
@@ -73,13 +91,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"leco learner: {error}")
 
 
-async def serve(settings: LearnerSettings) -> None:
+async def serve(settings: LearnerSettings, device: torch.device, followers: Followers) -> None:
     """Runs the service until training is done or a signal comes, then drains it."""
     registry = new_registry()
     rpc_metrics = RpcMetrics(registry, "learner")
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(start_tracing("learner"))
-        parts = build_learner(settings, LearnerMetrics(registry), stack)
+        parts = build_learner(settings, device, followers, LearnerMetrics(registry), stack)
         metrics_port = None
         if settings.metrics_port is not None:
             host = settings.listen.rpartition(":")[0].strip("[]")
@@ -98,7 +116,9 @@ async def serve(settings: LearnerSettings) -> None:
             address=address,
             metrics_port=metrics_port,
             run=str(settings.run_dir),
-            device=str(parts.device),
+            device=str(device),
+            ranks=world_size(),
+            pid=os.getpid(),
             frames=parts.trainer.frames,
         )
         await asyncio.wait((stopped, training), return_when=asyncio.FIRST_COMPLETED)
@@ -111,6 +131,7 @@ async def serve(settings: LearnerSettings) -> None:
         parts.queue.close()
         try:
             await training  # the update in progress, and a checkpoint
+            followers.end()
         finally:
             await server.drain(settings.drain_seconds)
             stopped.cancel()
@@ -123,23 +144,33 @@ class LearnerComponents(NamedTuple):
     queue: TrajectoryQueue
     servicer: LearnerServicer
     trainer: Trainer
-    device: torch.device
 
 
 def build_learner(
-    settings: LearnerSettings, metrics: LearnerMetrics, stack: contextlib.AsyncExitStack
+    settings: LearnerSettings,
+    device: torch.device,
+    followers: Followers,
+    metrics: LearnerMetrics,
+    stack: contextlib.AsyncExitStack,
 ) -> LearnerComponents:
     """Reads the run's folder and makes the parts."""
-    device = torch.device(find_device(settings.device))
     stack.enter_context(locked(settings.run_dir))
     experiment = open_run(settings.run_dir, settings.config)
+    check_shares(experiment)
     torch.manual_seed(experiment.seed)
     task, method = find_task(experiment.task), method_of(experiment)
     networks = build(method, task.observation_shape, task.num_actions, experiment.hash, experiment.network)
-    networks = Networks(*(net if net is None else net.to(device) for net in networks))  # type: ignore[arg-type]
+    networks = on_device(networks, device)
     checkpoints = Checkpoints(settings.run_dir / "checkpoints", experiment.learner.keep_checkpoints)
     found = checkpoints.newest(init(networks))
     state, metadata = found if found is not None else (init(networks), {})
+    if (before := int(metadata.get("ranks", 1))) != world_size() and found is not None:
+        log.warning(
+            "the run goes on with another number of ranks: it learns the same, but not bit for bit",
+            ranks=world_size(),
+            before=before,
+        )
+    followers.begin(experiment, state)
     told = {key: show(value) if isinstance(value, list) else value for key, value in flat(experiment).items()}
     metrics_logger = MetricsLogger(
         settings.run_dir, state.updates, before=metadata, clock_zero=clock_zero(), settings=told
@@ -168,9 +199,10 @@ def build_learner(
         episodes=episodes,
         metrics=metrics,
         device=device,
+        followers=followers,
         best=_best(checkpoints, metadata, task),
     )
-    return LearnerComponents(queue, servicer, trainer, device)
+    return LearnerComponents(queue, servicer, trainer)
 
 
 def _best(checkpoints: Checkpoints, metadata: Mapping[str, MetadataValue], task: Task) -> BestReturn:

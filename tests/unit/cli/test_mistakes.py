@@ -138,7 +138,7 @@ def test_a_store_that_does_not_answer_is_said_before_anything_starts(
         said = mistake(monkeypatch, capsys, *typed)
         assert f"leco train: the store {address}/0 does not answer (" in said
         assert "): start it, or choose another with --store" in said
-        assert not (run / "requested.toml").exists()
+        assert not run.exists()
         monkeypatch.setattr(train, "_watch", lambda *_: 0)
         monkeypatch.setattr(train.Child, "start", lambda _: None)
         with pytest.raises(SystemExit) as ended:
