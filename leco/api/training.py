@@ -112,6 +112,7 @@ def train(
     actors: int = 1,
     threads: int | None = None,
     device: str = "cpu",
+    ranks: int = 1,
     store: str = "memory",
 ) -> Run:
     """Trains on this machine, as `leco train` does: the services are child processes. A run that is there already goes on.
@@ -133,6 +134,7 @@ def train(
         actors: Actor processes.
         threads: Processor threads of an update; all processors but one, if not given.
         device: Where updates are computed: cpu, cuda, cuda:N or auto.
+        ranks: Processes that make an update together, with cuda each on a GPU of its own.
         store: Where visits are counted: memory, or redis://...
 
     Raises:
@@ -162,6 +164,7 @@ def train(
             store=store,
             threads=threads or max((os.cpu_count() or 2) - 1, 1),
             device=find_device(device),
+            ranks=ranks,
             out=sys.stdout if verbose else nowhere,
             listeners=[_listener(each) for each in callbacks],
             command=f"leco.train({experiment.task!r}, {experiment.method!r}, frames={experiment.frames}, seed={seed})",

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,7 +19,7 @@ from support.waiting import PATIENCE, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-SHORT = {"threads": 1, "verbose": False, "settings": {"learner.log_every": 1}}
+SHORT: dict[str, Any] = {"threads": 1, "verbose": False, "settings": {"learner.log_every": 1}}
 
 
 @pytest.fixture(autouse=True)
