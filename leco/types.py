@@ -21,6 +21,34 @@ import numpy.typing as npt
 
 
 @dataclass(frozen=True, slots=True)
+class ObservationLayout:
+    """What the bytes of an observation are, in this order.
+
+    An image alone is an array of three axes; everything else is one row of bytes.
+
+    image    height, width and channels, a byte each; None without one
+    numbers  how many float32 numbers, little-endian and finite
+    actions  how many bytes say, 0 or 1, which actions may be taken now, at least one of them; 0: all of them, always
+    """
+
+    image: tuple[int, int, int] | None = None
+    numbers: int = 0
+    actions: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """O..."""
+        if self.image is not None and self.numbers == self.actions == 0:
+            return self.image
+        return (self.image_bytes + 4 * self.numbers + self.actions,)
+
+    @property
+    def image_bytes(self) -> int:
+        """Of the image."""
+        return math.prod(self.image) if self.image is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
 class EpisodeSummary:
     """An episode that ended, over its whole length, also the part before the unroll in which it ended.
 
@@ -28,12 +56,14 @@ class EpisodeSummary:
     length          the number of actions, before any action repeat; at least 1
     success         whether the task calls the episode solved
     dropped         whether it was given up, because its simulator failed, or cut to spread the ends of episodes: it has no result
+    truncated       whether a limit outside the task ended it, such as one of time: its value goes on
     """
 
     episode_return: float
     length: int
     success: bool
     dropped: bool = False
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +76,8 @@ class TrajectorySpec:
     core_state_shape   C...
     coarse_levels      M: how many coarser codes an observation has beside its own
     reward_limit       the largest size of a reward, and of an episode's return
+    numbers            how many float32 numbers an observation ends with, but for the mask; finite
+    masked             whether the last A bytes of an observation say, 0 or 1, which actions may be taken
     """
 
     unroll_length: int
@@ -54,6 +86,8 @@ class TrajectorySpec:
     core_state_shape: tuple[int, ...]
     coarse_levels: int = 0
     reward_limit: float = math.inf
+    numbers: int = 0
+    masked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

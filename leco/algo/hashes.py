@@ -81,6 +81,17 @@ def dsc_code(observation_NHWC: Tensor, *, size: tuple[int, int], levels: int, ma
     return (small_NhwC * levels // values).clamp(max=levels - 1).to(torch.uint8).flatten(1)
 
 
+def bins_code(number_NF: Tensor, levels: int) -> Tensor:
+    """Which of so many equal bins between -1 and 1 each number is in. uint8 [N, F].
+
+    number_NF  float; what is beyond -1 or 1 counts as that
+    levels     how many bins, at most 256
+    """
+    if not 1 <= levels <= 256:
+        raise ValueError(f"levels is {levels}, expected 1 to 256: a value is one byte")
+    return ((number_NF + 1) * (levels / 2)).floor().clamp(0, levels - 1).to(torch.uint8)
+
+
 def digest(observation_NO: Tensor, salt: int = 0) -> Tensor:
     """A digest of 128 bits of the whole observation, or of any other bytes: uint8 [N, 16]. Those of other salts are unrelated.
 

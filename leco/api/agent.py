@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from leco.algo.sampling import sample_action
-from leco.envs.registry import find_task
+from leco.config.experiment import task_of
+from leco.config.experiment import task_of
 from leco.evaluation.rollout import evaluate as play
 from leco.evaluation.trained import trained_state
 from leco.evaluation.zoo import find_run
@@ -42,7 +43,7 @@ class Agent:
     """
 
     def __init__(self, trained: Trained, *, seed: int = 0, greedy: bool = False) -> None:
-        self.trained, self.task, self.greedy = trained, find_task(trained.experiment.task), greedy
+        self.trained, self.task, self.greedy = trained, task_of(trained.experiment), greedy
         self._random = torch.Generator().manual_seed(seed)
         with torch.inference_mode():
             self._step = make_step_fn(trained.policy)

@@ -13,8 +13,7 @@ import torch
 from leco.checkpoint.atomic_file import atomic_write
 from leco.checkpoint.milestones import find_milestones
 from leco.checkpoint.state_file import SavedStateError
-from leco.config.experiment import ConfigError
-from leco.envs.registry import find_task
+from leco.config.experiment import ConfigError, task_of
 from leco.evaluation.record import make_recording, recorded_episodes
 from leco.evaluation.recording import FOLDER, recording_name, write_recording
 from leco.evaluation.rollout import EvaluationError, Keeper, Result, evaluate
@@ -84,7 +83,7 @@ def _video(text: str) -> Path:
 def _evaluate(given: argparse.Namespace, checkpoint: str) -> None:
     """Of one checkpoint: plays, says how it went, records, draws."""
     trained = trained_state(given.run, checkpoint)
-    task = find_task(trained.experiment.task)
+    task = task_of(trained.experiment)
     keeper = Keeper(recorded_episodes(task, given.episodes))
     how = {"seed": given.seed, "greedy": given.greedy}
     result = evaluate(trained.policy, task, episodes=given.episodes, keeper=keeper, **how)
@@ -126,7 +125,7 @@ def evaluation_json(trained: Trained, result: Result, how: Mapping[str, int]) ->
         result: How it went.
         how: The seed, and whether it was greedy.
     """
-    metadata, task = trained.metadata, find_task(trained.experiment.task)
+    metadata, task = trained.metadata, task_of(trained.experiment)
     of_run = {"updates": trained.updates, "frames": metadata.get("frames"), "seconds": metadata.get("seconds")}
     known = {name: None if math.isnan(value) else value for name, value in numbers(result, task).items()}
     return {**of_run, **how, **known}

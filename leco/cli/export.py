@@ -10,8 +10,7 @@ import torch
 
 from leco.checkpoint.atomic_file import atomic_write
 from leco.checkpoint.state_file import SavedStateError
-from leco.config.experiment import ConfigError
-from leco.envs.registry import find_task
+from leco.config.experiment import ConfigError, task_of, task_of
 from leco.evaluation.export import check, export, load_step
 from leco.evaluation.rollout import EvaluationError
 from leco.evaluation.trained import trained_state
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except ModuleNotFoundError as error:
             verdict = f"not checked: the package {error.name} is not installed (pip install 'leco[export]')"
         else:
-            task = find_task(trained.experiment.task)
+            task = task_of(trained.experiment)
             verdict = f"checked: the same actions, {check(step, trained.policy, task):,} of them in fresh episodes"
         atomic_write(path, model)
     except (ConfigError, SavedStateError, EvaluationError, OSError, ValueError) as error:  # the last: no simulator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from leco.cli.tables import print_table
-from leco.config.experiment import ConfigError, method_of
+from leco.config.experiment import ConfigError, method_of, task_of
 from leco.config.toml import parse
 from leco.envs.registry import find_task
 from leco.evaluation.hash_probe import play_episodes, probe
@@ -106,7 +106,7 @@ def _untrained(name: str, task: str) -> HashFunction:
 def _trained(run: Path, observation_shape: tuple[int, ...]) -> HashFunction:
     trained = trained_state(run)
     method = method_of(trained.experiment)
-    if find_task(trained.experiment.task).observation_shape != observation_shape:
+    if task_of(trained.experiment).observation_shape != observation_shape:
         raise ValueError(f"{run} was trained on {trained.experiment.task}, which shows other observations")
     made = make_hash_function(method, find_kind(observation_shape), trained.networks.intrinsic, trained.experiment.hash)
     if made is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from leco.envs.registry import find_task
+from leco.config.experiment import task_of
 from leco.report.metrics import GOAL, best_success, read_metrics, read_table, when_reached
 from leco.telemetry.timing import clock
 
@@ -87,7 +87,7 @@ def verdict(path: Path, experiment: Experiment, *, done: bool) -> str:
         done: Whether training came to its end.
     """
     table = read_table(path)
-    if not find_task(experiment.task).solvable or not len(table.get("frames", ())):
+    if not task_of(experiment).solvable or not len(table.get("frames", ())):
         return ""
     early = _ended_early(table, experiment) if done else ""
     return f"{early}{_percent(GOAL)} {_reached(table)}\n"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from leco.config.experiment import ConfigError
+from leco.config.toml import parse, to_toml
 from leco.envs.registry import FAMILIES, TASKS
 from leco.methods.own import installed_names
 from leco.methods.table import METHODS, find_method
@@ -15,16 +17,35 @@ if TYPE_CHECKING:
 
 
 def tasks(arguments: Sequence[str]) -> None:
-    """Prints the tasks."""
-    Parser(
-        "leco tasks", description="Lists the tasks, each with the steps after which it cuts an episode off."
-    ).parse_args(arguments)
+    """Prints the tasks; or one of Gymnasium's, as leco finds it."""
+    parser = Parser(
+        "leco tasks",
+        description="Lists the tasks, each with the steps after which it cuts an episode off. With the id of an environment of "
+        "Gymnasium: what leco finds of it, as an experiment's TOML has it.",
+    )
+    parser.add_argument("id", nargs="?", help="for example CartPole-v1, or my_module:MyEnv-v0")
+    name = parser.parse_args(arguments).id
+    if name is not None:
+        try:
+            sys.stdout.write(experiment_of(name))
+        except ConfigError as error:
+            parser.refuse(error)
+        return
     rows = [(t.name, f"{t.max_steps}", f"{t.gamma:g}", t.description) for t in TASKS.values()]
     print_table(("task", "max steps", "gamma", "what has to be done"), rows)
     sys.stdout.write("\n")
     for family in FAMILIES.values():
-        more = f", and any other id that it registers, for example {family.example}" if family.other else ""
-        sys.stdout.write(f"Played by {family.title}: {', '.join(task.name for task in family.tasks)}{more}.\n")
+        named = [task.name for task in family.tasks]
+        if family.other:
+            named.append(f"any {'other ' if named else ''}id that it registers, for example {family.example}")
+        sys.stdout.write(f"Played by {family.title}: {', '.join(named)}.\n")
+
+
+def experiment_of(name: str) -> str:
+    """The part of an experiment's TOML that says what is played."""
+    lines = to_toml(parse("", {"task": name})).splitlines()
+    begin = lines.index("[environment]") if "[environment]" in lines else len(lines)
+    return "\n".join([next(line for line in lines if line.startswith("task")), "", *lines[begin:]]).rstrip() + "\n"
 
 
 def methods(arguments: Sequence[str]) -> None:

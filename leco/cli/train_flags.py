@@ -19,7 +19,7 @@ from services.learner.device import device_name
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 DEFAULT_PRESET = "laptop"
 STORE = "LECO_HASHCOUNT_STORE"
@@ -28,7 +28,26 @@ UNTIL_HELP = "end before that when so many of the last 100 episodes were solved,
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `leco train`."""
-    parser.add_argument("--task", help="what to solve; `leco tasks` lists the names")
+    parser.add_argument(
+        "--task",
+        help="what to solve: a name that `leco tasks` lists, or any id of Gymnasium, after a colon if a module registers it: "
+        "CartPole-v1, my_module:MyEnv-v0",
+    )
+    parser.add_argument(
+        "--env-kwargs",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="what the environment's constructor is given, for example --env-kwargs size=8",
+    )
+    parser.add_argument(
+        "--wrapper",
+        action="append",
+        metavar="MODULE:CLASS",
+        help="put around the environment, with arguments if need be: --wrapper 'gymnasium.wrappers:ResizeObservation(shape=(84, "
+        "84))'; may be repeated, the innermost first",
+    )
     parser.add_argument("--method", help="how; `leco methods` lists the names; or my_module:ROW (default: leco)")
     parser.add_argument("--frames", type=number, help="actions to train on, for example 5e6")
     parser.add_argument("--until", type=read_rate, metavar="RATE", help=UNTIL_HELP)
@@ -112,12 +131,12 @@ def read_experiment(given: argparse.Namespace) -> Experiment:
         "seed": given.seed,
         "preset": given.preset or (DEFAULT_PRESET if file is None else None),
         "actors.num_envs": given.num_envs,
+        "environment.wrappers": given.wrapper,
     }
-    for each in given.set:
-        key, equals, value = each.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {each}: expected KEY=VALUE, for example training.alpha=0.02")
-        overrides[key] = _value(value)
+    overrides |= _pairs("--set", given.set, "training.alpha=0.02")
+    overrides |= {
+        f"environment.kwargs.{key}": value for key, value in _pairs("--env-kwargs", given.env_kwargs, "size=8").items()
+    }
     if given.task is None and file is None:
         raise ConfigError("say what to solve: --task NAME (`leco tasks` lists them), or --config FILE")
     return experiment_for(text, overrides, given.actors)
@@ -146,6 +165,19 @@ def shared(experiment: Experiment, actors: int, overrides: Mapping[str, object])
             experiment, learner=dataclasses.replace(learner, queue_capacity=max(learner.queue_capacity, room))
         )
     return experiment
+
+
+def _pairs(flag: str, given: Sequence[str], example: str) -> dict[str, object]:
+    """Values by name, as they are typed."""
+    found = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise ConfigError(
+                f"{flag} {each}: expected {'KEY' if flag == '--set' else 'NAME'}=VALUE, for example {example}"
+            )
+        found[key] = _value(value)
+    return found
 
 
 def read_rate(text: str) -> float:

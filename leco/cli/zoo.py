@@ -148,7 +148,7 @@ def add(run: Path, zoo: Path, *, name: str | None, force: bool) -> Path:
 def _evaluation(run: Path, trained: Trained) -> dict[str, Any]:
     """The run's own, if it is one of its newest checkpoint with drawn actions; otherwise fresh episodes are played."""
     from leco.cli.evaluate import evaluation_json  # noqa: PLC0415
-    from leco.envs.registry import find_task  # noqa: PLC0415  # see above
+    from leco.config.experiment import task_of  # noqa: PLC0415  # see above
     from leco.evaluation.rollout import evaluate  # noqa: PLC0415
 
     kept = evaluation(run, EPISODES)
@@ -156,7 +156,7 @@ def _evaluation(run: Path, trained: Trained) -> dict[str, Any]:
         return kept
     sys.stdout.write(f"playing {EPISODES} fresh episodes of {trained.experiment.task}\n")
     sys.stdout.flush()
-    task = find_task(trained.experiment.task)
+    task = task_of(trained.experiment)
     result = evaluate(trained.policy, task, episodes=EPISODES, seed=0, greedy=False)
     return evaluation_json(trained, result, {"seed": 0, "greedy": False})
 

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from leco.config.training import HashConfig, NetworkConfig, TrainingConfig
 from leco.envs.registry import family_of, find_task
+from leco.envs.task import EnvironmentConfig  # noqa: TC001  # toml.py reads the annotation
 from leco.methods.table import Hash, Method, find_method
 from leco.models.kinds.table import KINDS, find_kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from leco.envs.task import Task
 
 
 class ConfigError(ValueError):
@@ -74,6 +77,7 @@ class Experiment:
     frames        actions in the environments after which training ends
     until         the success rate of the last 100 episodes, above 0 and at most 1, at which training ends before that; left
                   out, it never does
+    environment   how the environment is made, and what it is; None of a task that is known by name
     network       how the policy sees, and how large it is
     hash          which hash counts, and the size of codes, where they are not the method's and the paper's
     """
@@ -88,6 +92,7 @@ class Experiment:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     training: TrainingConfig
     hash: HashConfig = field(default_factory=HashConfig)
+    environment: EnvironmentConfig | None = None
 
 
 # Hashes of cells, and what each counts.
@@ -169,7 +174,7 @@ def _check_until(experiment: Experiment) -> None:
             f"until is {experiment.until}, expected more than 0 and at most 1: the success rate at which training ends, "
             "0.95 for 95 %"
         )
-    if not find_task(experiment.task).solvable:
+    if not task_of(experiment).solvable:
         raise ConfigError(
             f"until is {experiment.until}, but {experiment.task} calls no episode solved: leave it out, and end by frames"
         )
@@ -189,6 +194,11 @@ def _check_reuse(experiment: Experiment) -> None:
             "training.clip_range is left out, expected a number such as 0.2 because training.epochs or training.minibatches is "
             "more than 1: the plain policy gradient is right for one step only"
         )
+
+
+def task_of(experiment: Experiment) -> Task:
+    """What the experiment trains on. Nothing is imported for it."""
+    return find_task(experiment.task, experiment.environment)
 
 
 def method_of(experiment: Experiment) -> Method:
@@ -221,7 +231,7 @@ def _check_hash(experiment: Experiment) -> None:
             f"hash.{unused[0]} is {getattr(size, unused[0])}, but the hash {method.hash.value} has no such size: leave it out, "
             "or choose another hash.kind"
         )
-    kind = find_kind(find_task(experiment.task).observation_shape)
+    kind = find_kind(task_of(experiment).layout)
     if method.hash in _COUNTED and not kind.has_cells:
         countable = " and ".join(each.title for each in KINDS if each.has_cells)
         raise ConfigError(
@@ -234,7 +244,7 @@ def _check_hash(experiment: Experiment) -> None:
 
 
 def _check_network(experiment: Experiment) -> None:
-    kind = find_kind(find_task(experiment.task).observation_shape)
+    kind = find_kind(task_of(experiment).layout)
     if experiment.network.encoder == "one-hot" and not kind.has_cells:
         raise ConfigError(
             f'network.encoder is "one-hot", but {experiment.task} shows {kind.title}, which are no categories: leave it out'
@@ -246,7 +256,7 @@ def _check_turns(experiment: Experiment) -> None:
     actors, learner = experiment.actors, experiment.learner
     if not learner.deterministic:
         return
-    if not family_of(find_task(experiment.task)).reproducible:
+    if not family_of(task_of(experiment)).reproducible:
         raise ConfigError(
             f"learner.deterministic is true, but episodes of {experiment.task} do not follow from their seed: leave it out"
         )

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from leco.config.experiment import ConfigError, Experiment, check
 from leco.config.presets import with_preset
 from leco.envs.registry import find_task
+from leco.envs.task import EnvironmentConfig
 from leco.methods.table import find_method
 from leco.models.kinds.table import find_kind
 from leco.words import nearest
@@ -52,10 +53,15 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
     if "task" not in table:
         raise ConfigError('task is missing: name what is to be solved, for example task = "KeyCorridorS3R3"')
     try:
-        task, method = find_task(str(table["task"])), find_method(str(table.get("method", "leco")))
-        kind = find_kind(task.observation_shape)
+        environment = table.pop("environment", None)
+        if environment is not None:
+            environment = _value(EnvironmentConfig, environment, "environment")
+        task, method = find_task(str(table["task"]), environment), find_method(str(table.get("method", "leco")))
+        kind = find_kind(task.layout)
         if "preset" in table:
             table = with_preset(table, table.pop("preset"), method=method, kind=kind)
+    except ConfigError:
+        raise
     except ValueError as error:
         raise ConfigError(str(error)) from None
     table |= {"task": task.name, "method": method.name}
@@ -65,7 +71,7 @@ def parse(text: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
         training.setdefault("alpha", method.alpha_of(kind.name))
         training.setdefault("novelty_learning_rate", method.novelty_learning_rate)
         training.setdefault("reward_shaping", task.reward_shaping)
-    experiment: Experiment = _read(Experiment, table, "")
+    experiment: Experiment = dataclasses.replace(_read(Experiment, table, ""), environment=task.environment)
     check(experiment)
     return experiment
 
@@ -88,6 +94,8 @@ def show(value: object) -> str:
     """A setting, as short as it is exact."""
     if isinstance(value, list):
         return "+".join(show(each) for each in value)
+    if isinstance(value, dict):
+        return "+".join(f"{key}={show(each)}" for key, each in value.items())
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value).lower()
 
 
@@ -103,9 +111,15 @@ def _line(name: str, value: Any) -> str:
     name = name.rstrip("_")
     if value is None:
         return ""
-    if isinstance(value, tuple):
-        return f"{name} = [{', '.join(repr(item) for item in value)}]"
-    return f"{name} = {repr(value) if isinstance(value, float) else json.dumps(value)}"
+    return f"{name} = {_toml(value)}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(key)} = {_toml(each)}' for key, each in value.items())}}}"
+    return repr(value) if isinstance(value, float) else json.dumps(value)
 
 
 def _put(table: dict[str, Any], path: list[str], value: Any) -> None:
@@ -144,7 +158,7 @@ def _sections() -> dict[str, list[str]]:
     }
     return {
         section: [each.name.rstrip("_") for each in dataclasses.fields(kind)]
-        for section, kind in (kinds | {"": Experiment}).items()
+        for section, kind in (kinds | {"environment.": EnvironmentConfig, "": Experiment}).items()
     }
 
 
@@ -154,6 +168,8 @@ def _value(kind: Any, value: Any, path: str) -> Any:
             raise ConfigError(f"{path} is {value!r}, expected a section [{path}]")
         return _read(typing.cast("type", kind), value, f"{path}.")
     origin, options = typing.get_origin(kind), typing.get_args(kind)
+    if kind == dict[str, Any] or options[1:] == (...,):
+        return _collection(kind, value, path)
     if origin in (types.UnionType, typing.Union):  # X | None; TOML has no null, so leaving the key out is None
         return _value(options[0], value, path)
     if origin is typing.Literal:
@@ -173,3 +189,14 @@ def _value(kind: Any, value: Any, path: str) -> Any:
         return value
     expected = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}[kind]
     raise ConfigError(f"{path} is {value!r}, expected {expected}")
+
+
+def _collection(kind: Any, value: Any, path: str) -> Any:
+    """A table of anything, or a list of any length."""
+    if kind == dict[str, Any]:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{path} is {value!r}, expected a table, for example {{size = 8}}")
+        return value
+    if not isinstance(value, list):
+        raise ConfigError(f"{path} is {value!r}, expected a list")
+    return tuple(_value(typing.get_args(kind)[0], item, path) for item in value)

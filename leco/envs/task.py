@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+
+from leco.types import ObservationLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +14,44 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from leco.envs.vector import VectorEnv
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentConfig:
+    """How an environment that Gymnasium registers is made; and what it is, once leco has made one.
+
+    kwargs     what its constructor is given beside its registration
+    wrappers   from the innermost outwards, each as "module:Class" or "module:Class(argument=value)"; left out: those that are
+               usual for such environments (docs/environments.md), which most have none of
+    processes  whether every environment steps in a process of its own; auto: where that was measured to be faster
+    success    what calls an episode solved: info (its last step's `is_success` or `success`), threshold (a return of at least
+               the `reward_threshold` of its registration), reward (a last reward above 0), or none; left out: info or threshold,
+               if it has one of them
+
+    The rest is what leco finds, and a run folder keeps, so that the environment need not be imported where it is not played:
+
+    family       what plays it
+    image, numbers, masks   what its observations are (`leco.types.ObservationLayout`); masks: whether it says which actions may
+                 be taken
+    num_actions  how many actions it has
+    max_steps    after so many actions an episode is truncated; 0 if nothing is known of that
+    """
+
+    kwargs: dict[str, Any] = field(default_factory=dict, hash=False)
+    wrappers: tuple[str, ...] | None = None
+    processes: Literal["auto", "always", "never"] = "auto"
+    success: Literal["info", "threshold", "reward", "none"] | None = None
+    family: str = ""
+    image: tuple[int, int, int] | None = None
+    numbers: int = 0
+    masks: bool = False
+    num_actions: int = 0
+    max_steps: int = 0
+
+    @property
+    def layout(self) -> ObservationLayout:
+        """What the bytes of an observation are."""
+        return ObservationLayout(self.image, self.numbers, self.num_actions if self.masks else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +65,7 @@ class Task:
     observation_shape   of what its environments give
     num_actions    of what they take
     gamma          the discount that the paper trains it with
-    max_steps      after this many actions an episode ends, solved or not
+    max_steps      after this many actions an episode ends, solved or not; 0 if only its environments know when
     fixed_length   no episode ends before; its environments are a `FixedLengthEnv`
     scores         what random play and people score, where a score is only meaningful between the two
     solvable       whether it calls episodes solved; of the others there is only the return to look at
@@ -33,6 +73,8 @@ class Task:
                    there for what no honest actor sends
     reward_shaping what the learner makes of its rewards, where `training.reward_shaping` does not say
     action_names   for people; without them, actions are numbered
+    parts          what the bytes of an observation are, where they are no image alone
+    environment    how it is made, if Gymnasium registers it; None for a task that is known by name
     """
 
     name: str
@@ -49,6 +91,13 @@ class Task:
     reward_limit: float = 10_000.0
     reward_shaping: Literal["none", "soft-asymmetric"] = "none"
     action_names: tuple[str, ...] = ()
+    parts: ObservationLayout | None = None
+    environment: EnvironmentConfig | None = None
+
+    @property
+    def layout(self) -> ObservationLayout:
+        """What the bytes of an observation are."""
+        return self.parts or ObservationLayout(cast("tuple[int, int, int]", self.observation_shape))
 
 
 class Replayer(Protocol):
@@ -66,10 +115,14 @@ class Family:
     package   the distribution that must be installed
     tasks     those that are known by name
     make      a task, how many environments and a seed, to environments
-    other     the task of another id that the simulator knows, with all such ids: for what is not in `tasks`
+    other     the task of another id, as its environment is to be made, with all ids that the family knows: for what is not in
+              `tasks`. None if the family does not play it
+    task_of   the task of an id whose environment is known already (`EnvironmentConfig.family`)
     example   such an id
     reproducible   whether an episode depends on its seed and its actions alone; without it, no run is deterministic
     replayer  plays episodes of a task again, if levels can be made again from their seed
+    paint     the same for pictures: a task, the seed of a level and the actions to uint8 [T + 1, height, width, RGB], or None if
+              there are none
     max_envs  how many environments an evaluation plays side by side, where one is a process; None for one an episode
     max_recorded   how many episodes of an evaluation are recorded, where they are large; None for all
     """
@@ -78,9 +131,11 @@ class Family:
     package: str
     tasks: tuple[Task, ...]
     make: Callable[[Task, int, int], VectorEnv]
-    other: Callable[[str], tuple[Task | None, Iterable[str]]] | None = None
+    other: Callable[[str, EnvironmentConfig], tuple[Task | None, Iterable[str]]] | None = None
+    task_of: Callable[[str, EnvironmentConfig], Task] | None = None
     example: str = ""
     reproducible: bool = True
     replayer: Callable[[Task], Replayer] | None = None
+    paint: Callable[[Task, int, Sequence[int]], npt.NDArray[np.uint8] | None] | None = None
     max_envs: int | None = None
     max_recorded: int | None = None

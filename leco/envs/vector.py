@@ -112,6 +112,15 @@ def dropped_now(env: VectorEnv) -> npt.NDArray[np.bool_]:
     return dropped_E
 
 
+def truncated_now(env: VectorEnv) -> npt.NDArray[np.bool_]:
+    """bool [E], whether an environment says that a limit outside the task ended the episode that ended in the last step.
+
+    Where all episodes have the same limit, environments need not say it: the learner goes by their length.
+    """
+    truncated_E: npt.NDArray[np.bool_] = getattr(env, "truncated_E", np.zeros(env.num_envs, np.bool_))
+    return truncated_E
+
+
 def episode_seed(seed: int, environment: int, episode: int) -> int:
     """The seed of one episode: 64 bits that depend on the three numbers alone."""
     sequence = np.random.SeedSequence(seed, spawn_key=(environment, episode))

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
-from leco.envs.registry import find_task, make
+from leco.config.experiment import task_of
+from leco.envs.registry import make
 from leco.evaluation.rollout import FRESH, EvaluationError
 from leco.models.exported import INPUTS, OUTPUTS, ExportedPolicy, example_inputs
 
@@ -38,8 +39,21 @@ METADATA = "leco"
 
 
 def export(trained: Trained, format_: Format) -> bytes:
-    """The file. What is known of the policy is in it, as JSON under the name `leco`: task, method, updates, shapes, actions."""
-    module, inputs = ExportedPolicy(trained.policy).eval(), example_inputs(trained.policy)
+    """The file. What is known of the policy is in it, as JSON under the name `leco`: task, method, updates, shapes, actions.
+
+    Raises:
+        EvaluationError: this format cannot hold this policy.
+        ModuleNotFoundError: onnx is not installed.
+    """
+    task = task_of(trained.experiment)
+    if format_ == "onnx":
+        import onnx  # noqa: F401, PLC0415  # before torch looks for it: its absence is then told as that of any package
+
+        if task.layout.numbers:
+            raise EvaluationError(
+                f"{task.name} shows numbers, which travel as bytes, and ONNX cannot read bytes as numbers: use --format torchscript"
+            )
+    module, inputs = ExportedPolicy(trained.policy).eval(), example_inputs(trained.policy, task.observation_shape)
     out = io.BytesIO()
     about = json.dumps(description(trained))
     with torch.no_grad(), warnings.catch_warnings():
@@ -72,7 +86,7 @@ def _with_metadata(model: bytes, about: str) -> bytes:
 
 def description(trained: Trained) -> dict[str, object]:
     """What a program must know to play with the file."""
-    task = find_task(trained.experiment.task)
+    task = task_of(trained.experiment)
     return {
         "task": task.name,
         "method": trained.experiment.method,

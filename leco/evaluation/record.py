@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from leco.config.experiment import method_of
-from leco.envs.registry import family_of, find_task
+from leco.config.experiment import method_of, task_of
+from leco.envs.registry import family_of
 from leco.evaluation.recording import Episode, Metadata, Recording
 from leco.evaluation.scoring import EpisodeScorer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
     from leco.envs.task import Task
     from leco.evaluation.rollout import Played
@@ -29,13 +31,13 @@ def make_recording(
     trained: Trained, played: Sequence[Played], *, run: str, checkpoint: str, seed: int, greedy: bool
 ) -> Recording:
     """Episodes that were played, and all that is known of them."""
-    experiment, task = trained.experiment, find_task(trained.experiment.task)
+    experiment, task = trained.experiment, task_of(trained.experiment)
     scorer = EpisodeScorer(
         trained.networks,
         trained.state,
         method_of(experiment),
         experiment.training,
-        observation_shape=task.observation_shape,
+        observation=task.layout,
         hash_config=experiment.hash,
     )
     metadata = Metadata(
@@ -51,6 +53,10 @@ def make_recording(
         alpha=experiment.training.alpha,
         lambda_=scorer.lambda_,
         leco=version("leco"),
+        solvable=task.solvable,
+        image=task.layout.image,
+        numbers=task.layout.numbers,
+        masked=task.layout.actions > 0,
     )
     scenes = _Scenes(task)
     return Recording(metadata, tuple(_episode(each, scorer, scenes) for each in played))
@@ -77,6 +83,8 @@ def _episode(played: Played, scorer: EpisodeScorer, scenes: _Scenes) -> Episode:
         direction_T=direction_T,
         scene_T=scene_T,
         grid_GXY=grid_GXY,
+        picture_T=scenes.painted(played),
+        layout=scenes.layout,
     )
 
 
@@ -86,6 +94,11 @@ class _Scenes:
     def __init__(self, task: Task) -> None:
         replayer = family_of(task).replayer
         self._replayer = replayer(task) if replayer is not None else None
+        self._task, self._paint, self.layout = task, family_of(task).paint, task.layout
+
+    def painted(self, played: Played) -> npt.NDArray[np.uint8] | None:
+        """The episode as its environment draws it, if it does."""
+        return None if self._paint is None else self._paint(self._task, played.level, played.actions)
 
     def of(self, played: Played) -> tuple[np.ndarray, ...]:
         if self._replayer is not None:

@@ -18,6 +18,7 @@ can hold numbers and text, but never code. The episodes lie one after the other:
     x, y           int16    [N + M]       where the agent was; -1 where there is no grid
     direction      int8     [N + M]       0 to 3: right, down, left, up; -1 where there is no grid
     scene          int32    [N + M]       which of the grids shows the level at this moment; -1 where there is none
+    picture        uint8    [N + M, height, width, 3]  what people see, if the environment draws itself; else it is not there
     grid           uint8    [G, X, Y, 3]  levels as MiniGrid encodes them: column, row, (object, colour, state)
 
 Index t of an observation is before action t; what action t led to is at t + 1. `read_recording` gives the episodes one by one.
@@ -39,6 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leco.checkpoint.atomic_file import atomic_write
+from leco.types import ObservationLayout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,6 +79,8 @@ class Metadata:
     seed, greedy   as `leco eval` was told
     alpha, lambda_   of the run: the policy was rewarded with r_e + alpha r_i
     leco        the version that recorded it
+    solvable    whether the task calls episodes solved
+    image, numbers, masked   what the bytes of an observation are (`leco.types.ObservationLayout`)
     """
 
     run: str
@@ -91,6 +95,15 @@ class Metadata:
     alpha: float
     lambda_: float
     leco: str
+    solvable: bool = True
+    image: tuple[int, int, int] | None = None
+    numbers: int = 0
+    masked: bool = False
+
+    @property
+    def layout(self) -> ObservationLayout:
+        """What the bytes of an observation are."""
+        return ObservationLayout(self.image, self.numbers, len(self.actions) if self.masked else 0)
 
 
 class Episode(NamedTuple):
@@ -111,6 +124,8 @@ class Episode(NamedTuple):
     direction_T: npt.NDArray[np.int8]
     scene_T: npt.NDArray[np.int32]
     grid_GXY: npt.NDArray[np.uint8]
+    picture_T: npt.NDArray[np.uint8] | None = None
+    layout: ObservationLayout | None = None
 
     @property
     def score(self) -> float:
@@ -154,6 +169,9 @@ def write_recording(path: Path, recording: Recording) -> None:
         if name == "scene":
             parts = [np.where(part < 0, -1, part + begin) for part, begin in zip(parts, first, strict=True)]
         arrays[name] = np.concatenate(parts).astype(kind)
+    pictures = [each.picture_T for each in episodes if each.picture_T is not None]
+    if len(pictures) == len(episodes):
+        arrays["picture"] = np.concatenate(pictures)
     data = io.BytesIO()
     np.savez_compressed(data, allow_pickle=False, **arrays)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -193,7 +211,8 @@ def read_recording(path: Path) -> Recording:
         parts: list[Any] = [arrays["level"][m].item(), arrays["solved"][m].item()]
         parts += [arrays[name][actions] for name in _OF_ACTIONS]
         parts += [arrays[name][seen] for name in _OF_OBSERVATIONS]
-        episodes.append(Episode._make([*parts, arrays["grid"]]))
+        drawn = arrays["picture"][seen] if "picture" in arrays else None
+        episodes.append(Episode._make([*parts, arrays["grid"], drawn, metadata.layout]))
     return Recording(metadata, tuple(episodes))
 
 
@@ -221,6 +240,10 @@ def _check(arrays: dict[str, npt.NDArray[Any]], actions: int) -> None:
     for name, length in lengths.items():
         if arrays[name].shape[:1] != (length,) or (name not in ("observation", "code") and arrays[name].ndim != 1):
             raise ValueError(f"{name} has shape {list(arrays[name].shape)}, expected {length} of them")
+    if "picture" in arrays:
+        shape = arrays["picture"].shape
+        if arrays["picture"].dtype != np.uint8 or len(shape) != 4 or (shape[0], shape[3]) != (lengths["x"], 3):
+            raise ValueError(f"picture has shape {list(shape)}, expected [{lengths['x']}, height, width, 3] of bytes")
     if arrays["code"].ndim != 2 or arrays["grid"].ndim != 4 or arrays["grid"].shape[3] != 3:
         raise ValueError("codes or grids have another shape")
     if not -1 <= int(arrays["scene"].min()) <= int(arrays["scene"].max()) < len(arrays["grid"]):
@@ -246,5 +269,7 @@ def _from_json(data: bytes) -> Metadata:
             f"it has another format than {FORMAT}, which this leco reads; record it again with `leco eval`"
         )
     table["actions"] = tuple(table["actions"])
+    if table.get("image") is not None:
+        table["image"] = tuple(table["image"])
     table["lambda_"] = table.pop("lambda")
     return Metadata(**table)

@@ -114,10 +114,13 @@ def evaluate(
     with closing(make(task, count, FRESH + seed)) as env:
         now_E = np.arange(count)  # episode k of environment e is number k x count + e
         first_EO = env.reset()
-        # Levels that can be made again are known by their seed; each environment plays one.
-        seeds_E = [episode_seed(FRESH + seed, e, 0) if family.replayer else 0 for e in range(count)]
+        again = family.replayer is not None or family.paint is not None  # levels can be made again, from their seed
+
+        def level(number: int) -> int:
+            return episode_seed(FRESH + seed, number % count, number // count) if again else 0
+
         for e in range(count):
-            keeper.begin(e, seeds_E[e], first_EO[e])
+            keeper.begin(e, level(e), first_EO[e])
         random = torch.Generator().manual_seed(seed)
         for action_E, steps in playing(policy, env, first_EO, random, greedy=greedy):
             counted_E = now_E < episodes
@@ -133,7 +136,7 @@ def evaluate(
             if (now_E >= episodes).all():
                 break
             for e in np.flatnonzero(steps.done_E).tolist():
-                keeper.begin(int(now_E[e]), seeds_E[e], steps.observation_EO[e])
+                keeper.begin(int(now_E[e]), level(int(now_E[e])), steps.observation_EO[e])
             if dropped > episodes + PATIENCE:
                 raise EvaluationError(
                     f"engines failed in {dropped} episodes, more than the {episodes} to be played: the warnings say why"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from leco.config.training import HashConfig, TrainingConfig
     from leco.learning.state import Networks, Params, TrainingState
     from leco.methods.table import Method
+    from leco.types import ObservationLayout
 
 PIECE = 256  # actions that are looked at together: networks for pixels would need gigabytes for a whole episode
 
@@ -61,7 +62,7 @@ class EpisodeScorer:
         networks: Their parameters are replaced by those of the state.
         state: A checkpoint.
         method, config, hash_config: Of the run.
-        observation_shape: O...
+        observation: O..., or what its bytes are.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class EpisodeScorer:
         method: Method,
         config: TrainingConfig,
         *,
-        observation_shape: tuple[int, ...],
+        observation: tuple[int, ...] | ObservationLayout,
         hash_config: HashConfig | None = None,
     ) -> None:
         self._networks, self._state, self._method, self._config = networks, state, method, config
@@ -81,7 +82,7 @@ class EpisodeScorer:
             networks.intrinsic.eval()
         if networks.novelty is not None:
             networks.novelty.eval()  # an episode that is looked at is not one that the run has seen
-        self._hash = make_hash_function(method, find_kind(observation_shape), networks.intrinsic, hash_config)
+        self._hash = make_hash_function(method, find_kind(observation), networks.intrinsic, hash_config)
         self._has_modulator = _has_all(state.intrinsic, networks.intrinsic)
         self._has_novelty = not method.bonus_needs_network or _has_all(state.novelty, networks.novelty)
         if method.remembers(config.episodic_bonus):

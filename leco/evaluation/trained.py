@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from leco.checkpoint.milestones import find_milestones
 from leco.checkpoint.snapshot import acting_params, acting_state
 from leco.checkpoint.state_file import load
-from leco.config.experiment import ConfigError, method_of
+from leco.config.experiment import ConfigError, method_of, task_of
 from leco.config.toml import parse
-from leco.envs.registry import find_task
 from leco.evaluation.zoo import POLICY, is_entry
 from leco.learning.state import init
 from leco.models.build import build
@@ -70,8 +69,8 @@ def trained_state(run: Path, checkpoint: str = "newest") -> Trained:
 
 def build_networks(experiment: Experiment) -> Networks:
     """Fresh networks, as an experiment says."""
-    task = find_task(experiment.task)
-    return build(method_of(experiment), task.observation_shape, task.num_actions, experiment.hash, experiment.network)
+    task = task_of(experiment)
+    return build(method_of(experiment), task.layout, task.num_actions, experiment.hash, experiment.network)
 
 
 def _policy(entry: Path, checkpoint: str) -> Path:

@@ -13,17 +13,17 @@ from leco.algo.exploration import categorical_kl, first_visit
 from leco.algo.losses import log_prob
 from leco.learning.policy_pass import unroll_policy
 from leco.methods.novelty import NoveltyOutput
-from leco.models.policy import Policy
+from leco.models.policy import Policy, make_policy
 
 if TYPE_CHECKING:
     from leco.config.training import NetworkConfig
     from leco.methods.novelty import NoveltyInput
-    from leco.models.kinds.table import KindNetworks
+    from leco.models.kinds.table import Kind
 
 
-def build(kind: KindNetworks, num_actions: int, network: NetworkConfig) -> Policy:
+def build(kind: Kind, num_actions: int, network: NetworkConfig) -> Policy:
     """The adversary, another policy."""
-    return kind.build_policy(num_actions, network)
+    return make_policy(kind, num_actions, network)
 
 
 def compute(given: NoveltyInput) -> NoveltyOutput:

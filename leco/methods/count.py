@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from leco.config.training import NetworkConfig, TrainingConfig
     from leco.methods.novelty import NoveltyInput
-    from leco.models.kinds.table import KindNetworks
+    from leco.models.kinds.table import Kind
 
 
 class CountedVisits(NamedTuple):
@@ -35,7 +35,7 @@ class CountedVisits(NamedTuple):
     coarse_code: Tensor | None = None
 
 
-def build(_kind: KindNetworks, _num_actions: int, _network: NetworkConfig) -> SeenCodes:
+def build(_kind: Kind, _num_actions: int, _network: NetworkConfig) -> SeenCodes:
     """What the run has seen; nothing in it learns by gradients."""
     return SeenCodes()
 

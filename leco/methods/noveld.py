@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 from leco.algo.exploration import noveld_bonus
 from leco.methods.novelty import NoveltyOutput
 from leco.methods.transitions import rnd_distances
-from leco.models.exploration import Rnd
+from leco.models.exploration import Rnd, make_embedding
 
 if TYPE_CHECKING:
     from leco.config.training import NetworkConfig
     from leco.methods.novelty import NoveltyInput
-    from leco.models.kinds.table import KindNetworks
+    from leco.models.kinds.table import Kind
 
 
-def build(kind: KindNetworks, _num_actions: int, _network: NetworkConfig) -> Rnd:
+def build(kind: Kind, _num_actions: int, _network: NetworkConfig) -> Rnd:
     """RND's pair, on observations as they are."""
-    return Rnd(kind.build_embedding(), kind.build_embedding(), normalises=False)
+    return Rnd(make_embedding(kind), make_embedding(kind), normalises=False)
 
 
 def compute(given: NoveltyInput) -> NoveltyOutput:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from leco.config.training import NetworkConfig, TrainingConfig
     from leco.learning.state import Batch, Params
     from leco.methods.table import Method
-    from leco.models.kinds.table import KindNetworks
+    from leco.models.kinds.table import Kind
 
 
 class NoveltyInput(NamedTuple):
@@ -66,7 +66,7 @@ class NoveltyOutput(NamedTuple):
 class Novelty(Protocol):
     """What a file of leco/methods has, or a class or object of another package. `leco.methods.table` names them."""
 
-    def build(self, kind: KindNetworks, num_actions: int, network: NetworkConfig) -> nn.Module | None:
+    def build(self, kind: Kind, num_actions: int, network: NetworkConfig) -> nn.Module | None:
         """The networks that only this novelty needs, if it needs any. `network` is how the policy is made."""
 
     def compute(self, given: NoveltyInput) -> NoveltyOutput:

@@ -13,20 +13,20 @@ from torch.nn.functional import cross_entropy
 from leco.algo.exploration import ride_bonus
 from leco.methods.novelty import NoveltyOutput
 from leco.methods.transitions import transitions
-from leco.models.exploration import Dynamics
+from leco.models.exploration import Dynamics, make_embedding
 
 if TYPE_CHECKING:
     from leco.config.training import NetworkConfig
     from leco.methods.novelty import NoveltyInput
     from leco.models.exploration import DynamicsOutput
-    from leco.models.kinds.table import KindNetworks
+    from leco.models.kinds.table import Kind
 
 FORWARD_WEIGHT, INVERSE_WEIGHT = 10.0, 0.1  # of the losses of the two models
 
 
-def build(kind: KindNetworks, num_actions: int, _network: NetworkConfig) -> Dynamics:
+def build(kind: Kind, num_actions: int, _network: NetworkConfig) -> Dynamics:
     """phi, and the forward and inverse model that shape it."""
-    return Dynamics(kind.build_embedding(), num_actions)
+    return Dynamics(make_embedding(kind), num_actions)
 
 
 def compute(given: NoveltyInput) -> NoveltyOutput:

@@ -10,18 +10,18 @@ from torch.func import functional_call
 from leco.algo.exploration import running_discounted_sum
 from leco.methods.novelty import NoveltyOutput
 from leco.methods.transitions import rnd_distances
-from leco.models.exploration import Rnd
+from leco.models.exploration import Rnd, make_embedding
 
 if TYPE_CHECKING:
     from leco.config.training import NetworkConfig
     from leco.learning.state import Params
     from leco.methods.novelty import NoveltyInput
-    from leco.models.kinds.table import KindNetworks
+    from leco.models.kinds.table import Kind
 
 
-def build(kind: KindNetworks, _num_actions: int, _network: NetworkConfig) -> Rnd:
+def build(kind: Kind, _num_actions: int, _network: NetworkConfig) -> Rnd:
     """RND's pair, on normalised observations."""
-    return Rnd(kind.build_embedding(), kind.build_embedding(), normalises=True)
+    return Rnd(make_embedding(kind), make_embedding(kind), normalises=True)
 
 
 def compute(given: NoveltyInput) -> NoveltyOutput:

@@ -2,7 +2,7 @@
 
 N     observations
 U     distinct observations
-O...  shape of one observation: height, width, 3
+O...  shape of one observation: height, width, channels
 F     features of an observation
 A     actions of the task
 """
@@ -10,46 +10,74 @@ A     actions of the task
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from leco.algo.exploration import Moments, add_moments
 from leco.algo.ranks import part, whole
+from leco.models.kinds.parts import without_mask
+from leco.models.kinds.table import networks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from leco.models.kinds.table import Kind
 
 HIDDEN = 256
 CLIP = 5.0  # of what RND's networks see, in standard deviations
 
 
 class Embedding(nn.Module):
-    """Integer observations -> features.
+    """Observations, which are bytes -> features.
 
     Args:
-        layers: What it does with an image [N, 3, height, width].
+        layers: What it does with an image [N, channels, height, width], or with numbers [N, how many].
         features: F.
-        shape: O...
-        largest: What integers are divided by, so that networks see numbers of a sensible size.
+        shape: Of the image, its channels last, or of the numbers.
+        largest: What they are divided by, so that networks see numbers of a sensible size.
+        read: The bytes of an observation to the image or the numbers; the same, if it is not given.
+
+    Attributes:
+        bare: An observation without its action mask.
     """
 
-    def __init__(self, layers: nn.Module, features: int, shape: tuple[int, int, int], largest: float) -> None:
+    def __init__(
+        self,
+        layers: nn.Module,
+        features: int,
+        shape: tuple[int, ...],
+        largest: float,
+        read: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         super().__init__()
         self.layers, self.features, self.shape = layers, features, shape
         self._largest = largest
+        self.read: Callable[[Tensor], Tensor] = read or _same
+        self.bare: Callable[[Tensor], Tensor] = _same
         for parameter in self.parameters():
             if parameter.dim() == 1:
                 nn.init.zeros_(parameter)
             else:
                 nn.init.orthogonal_(parameter, math.sqrt(2))
 
-    def forward(self, observation_NO: Tensor) -> Tensor:
-        """[N, O...] -> [N, F]. Integers are scaled; real numbers have been already."""
-        if observation_NO.shape[1:] != self.shape:
+    def numbers(self, observation_NO: Tensor) -> Tensor:
+        """[N, O...] -> [N, *shape], not divided by anything yet."""
+        seen: Tensor = self.read(self.bare(observation_NO)).to(next(self.parameters()).dtype)
+        if seen.shape[1:] != self.shape:
             expected = ", ".join(map(str, self.shape))
-            raise ValueError(f"observations must have shape [N, {expected}], not {list(observation_NO.shape)}")
+            raise ValueError(f"observations must have shape [N, {expected}], not {list(seen.shape)}")
+        return seen
+
+    def forward(self, observation_NO: Tensor) -> Tensor:
+        """[N, O...] -> [N, F]. Bytes are read and scaled; real numbers [N, *shape] have been already."""
         if not observation_NO.is_floating_point():
-            observation_NO = observation_NO.to(next(self.parameters()).dtype) / self._largest
-        feature_NF: Tensor = self.layers(observation_NO.permute(0, 3, 1, 2))
+            observation_NO = self.numbers(observation_NO) / self._largest
+        if observation_NO.ndim == 4:
+            observation_NO = observation_NO.permute(0, 3, 1, 2)
+        feature_NF: Tensor = self.layers(observation_NO)
         return feature_NF
 
 
@@ -109,8 +137,9 @@ class Rnd(nn.Module):
         """
         own_RO = observation_UO[part()]
         if self.seen is not None:
-            self.seen.add(observation_UO.to(self.seen.mean.dtype), times_U)
-            own_RO = ((own_RO.to(self.seen.mean.dtype) - self.seen.mean) / self.seen.deviation).clamp(-CLIP, CLIP)
+            seen_UO = self.target.numbers(observation_UO)
+            self.seen.add(seen_UO, times_U)
+            own_RO = ((seen_UO[part()] - self.seen.mean) / self.seen.deviation).clamp(-CLIP, CLIP)
         with torch.no_grad():
             truth_RF = self.target(own_RO)
         distance_R: Tensor = (self.predictor(own_RO) - truth_RF).square().sum(1)
@@ -155,3 +184,14 @@ class Dynamics(nn.Module):
         action_NA = nn.functional.one_hot(action_N.long(), self._actions).to(phi_UF.dtype)
         foreseen_NF = self.forwards(torch.cat([now_NF, action_NA], 1))
         return DynamicsOutput(now_NF, next_NF, foreseen_NF, self.backwards(torch.cat([now_NF, next_NF], 1)))
+
+
+def make_embedding(kind: Kind) -> Embedding:
+    """The embedding of a kind of observations, which does not see which actions may be taken."""
+    embedding = networks_of(kind).build_embedding(kind)
+    embedding.bare = partial(without_mask, kind)
+    return embedding
+
+
+def _same(observation_NO: Tensor) -> Tensor:
+    return observation_NO

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from leco.models.kinds.minigrid import OneHotCells
+from leco.models.policy import masked_logits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,7 +38,7 @@ _LAYERS = (nn.Conv2d, nn.Linear, nn.Flatten, nn.ELU, OneHotCells)
 def make_step_fn(policy: Policy) -> Step:
     """The policy as a function of one step; good until its parameters change. Arguments are as `Policy` has them, without T."""
     if _foldable(policy):
-        return _folded(policy)
+        return _masked(policy, _folded(policy)) if policy.masked else _folded(policy)
 
     def step(
         state: Tensor, observation_EO: Tensor, start_E: Tensor, previous_action_E: Tensor, previous_reward_E: Tensor
@@ -45,6 +46,18 @@ def make_step_fn(policy: Policy) -> Step:
         inputs = (observation_EO, start_E, previous_action_E, previous_reward_E)
         output = policy(*(tensor.unsqueeze(0) for tensor in inputs), state)
         return output.logits_TBA[0], output.state
+
+    return step
+
+
+def _masked(policy: Policy, unmasked: Step) -> Step:
+    """A step that sees which actions may be taken, and takes no other."""
+
+    def step(
+        state: Tensor, observation_EO: Tensor, start_E: Tensor, previous_action_E: Tensor, previous_reward_E: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        logits_EA, state = unmasked(state, policy.read(observation_EO), start_E, previous_action_E, previous_reward_E)
+        return masked_logits(logits_EA, observation_EO[:, -policy.num_actions :]), state
 
     return step
 

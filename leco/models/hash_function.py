@@ -13,11 +13,15 @@ import numpy as np
 import torch
 
 from leco.algo.dedup import distinct
-from leco.algo.hashes import DIGEST_WIDTH, digest, dsc_code
+from leco.algo.hashes import DIGEST_WIDTH, bins_code, digest, dsc_code
 from leco.config.training import HashConfig
 from leco.methods.table import Hash
 from leco.models.intrinsic import CellHashModule, HashModule
+from leco.models.kinds.parts import image_of, numbers_of, squashed, without_mask
 from leco.models.kinds.table import networks_of
+from leco.types import ObservationLayout
+
+LONGEST = 256  # bytes of a code that the hash-count service takes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,17 +94,19 @@ def make_hash_function(
     given = given or HashConfig()
     if not method.counts:
         return None
+    bare, networks = partial(without_mask, kind), networks_of(kind)
     if method.hash is Hash.DSC:
-        size, levels = given.size or kind.hash_size, given.dsc_levels or kind.dsc_levels
-        width = size[0] * size[1] * kind.shape[-1]
-        return HashFunction(width, partial(dsc_code, size=size, levels=levels, maximum=kind.channel_max))
+        return _dsc(kind, given.size or kind.hash_size, given.dsc_levels or kind.dsc_levels)
     if method.hash is Hash.EXACT:
-        return HashFunction(DIGEST_WIDTH, digest)
-    networks = networks_of(kind)
+        return HashFunction(DIGEST_WIDTH, lambda observation_NO: digest(bare(observation_NO)))
     if method.hash is Hash.OBJECTS:
-        return HashFunction(networks.OBJECT_CODE_WIDTH, networks.objects_code)
+        return HashFunction(
+            networks.OBJECT_CODE_WIDTH, lambda observation_NO: networks.objects_code(bare(observation_NO))
+        )
     if method.hash is Hash.CELLS:
-        return HashFunction(DIGEST_WIDTH, networks.cells_code, levels=networks.CELL_LEVELS)
+        return HashFunction(
+            DIGEST_WIDTH, lambda observation_NO: networks.cells_code(bare(observation_NO)), levels=networks.CELL_LEVELS
+        )
     if method.hash is Hash.VQ_CELLS and isinstance(intrinsic, CellHashModule):
         return HashFunction(DIGEST_WIDTH, intrinsic.code, intrinsic, levels=networks.CELL_LEVELS)
     if not isinstance(intrinsic, HashModule):
@@ -108,3 +114,22 @@ def make_hash_function(
             f"method {method.name!r} has a learned hash: its networks are needed"
         )
     return HashFunction(intrinsic.bottleneck.code_width, intrinsic.code, intrinsic)
+
+
+def _dsc(kind: Kind, size: tuple[int, int], levels: int) -> HashFunction:
+    """The image downsampled and coarsely quantised, and the numbers in bins; digested, where that is too long for a code."""
+
+    def code(observation_NO: Tensor) -> Tensor:
+        image_NHWC, number_NF = image_of(kind, observation_NO), numbers_of(kind, observation_NO)
+        parts = []
+        if image_NHWC is not None:
+            parts.append(dsc_code(image_NHWC, size=size, levels=levels, maximum=kind.channel_max))
+        if number_NF is not None:
+            parts.append(bins_code(squashed(number_NF), levels))
+        return torch.cat(parts, 1)
+
+    layout = kind.layout or ObservationLayout(kind.shape)
+    width = (0 if layout.image is None else size[0] * size[1] * kind.shape[-1]) + layout.numbers
+    if width > LONGEST:
+        return HashFunction(DIGEST_WIDTH, lambda observation_NO: digest(code(observation_NO)))
+    return HashFunction(width, code)

@@ -6,7 +6,7 @@ modulator and V^e have an encoder of their own, which is small.
 Shapes:
 
     N     observations, or distinct observations with multiplicities
-    O...  shape of one observation: height, width, 3
+    O...  shape of one observation: height, width, channels
     D     width of a code vector
     H, W  height and width of z_e
     F     D H W, all of z_e in one row
@@ -28,6 +28,8 @@ from leco.models.kinds.table import networks_of
 from leco.models.vq import LSHBottleneck, VectorQuantizer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from leco.models.kinds.table import Autoencoder, Features, Kind
 
 WIDTH = 64  # D
@@ -44,10 +46,14 @@ class Intrinsic(nn.Module):
         hidden: Units of the layer before each of the two.
         num_actions: A.
         condition_on_novelty: Whether the modulator is told r_ep.
+
+    Attributes:
+        bare: An observation without its action mask, which is neither hashed nor judged.
     """
 
     def __init__(self, features: int, hidden: int, *, num_actions: int, condition_on_novelty: bool) -> None:
         super().__init__()
+        self.bare: Callable[[Tensor], Tensor] = _same
         self._features = features
         self._num_actions = num_actions
         self._condition_on_novelty = condition_on_novelty
@@ -149,7 +155,7 @@ class HashModule(Intrinsic):
 
     def encode(self, observation_NO: Tensor, weight_N: Tensor | None = None) -> Tensor:
         """z_e, before quantisation: [N, O...] -> [N, D, H, W]."""
-        z_NDHW: Tensor = self.encoder(self.scale(observation_NO), weight_N)
+        z_NDHW: Tensor = self.encoder(self.scale(self.bare(observation_NO)), weight_N)
         return z_NDHW
 
     def decode(self, z_NDHW: Tensor, weight_N: Tensor | None = None) -> Tensor:
@@ -160,7 +166,7 @@ class HashModule(Intrinsic):
             weight_N: [N], as for `encode`.
 
         Returns:
-            [N, 3, ., .], the shape of `target`.
+            [N, C, ., .], C channels, the shape of `target`.
         """
         if z_NDHW.shape[1:] != (WIDTH, *self.size):
             raise ValueError(
@@ -170,8 +176,8 @@ class HashModule(Intrinsic):
         return image
 
     def target(self, observation_NO: Tensor) -> Tensor:
-        """What the decoder must reconstruct, which is what the encoder sees: [N, O...] -> [N, 3, ., .] in [-1, 1]."""
-        image: Tensor = self.scale(observation_NO)
+        """What the decoder must reconstruct, which is what the encoder sees: [N, O...] -> [N, C, ., .] in [-1, 1]."""
+        image: Tensor = self.scale(self.bare(observation_NO))
         return image
 
 
@@ -192,7 +198,7 @@ class FeatureModule(Intrinsic):
 
     def encode(self, observation_NO: Tensor, weight_N: Tensor | None = None) -> Tensor:
         """The features: [N, O...] -> [N, F]."""
-        feature_NF: Tensor = self.features(observation_NO, weight_N)
+        feature_NF: Tensor = self.features(self.bare(observation_NO), weight_N)
         return feature_NF
 
 
@@ -209,13 +215,13 @@ class CellHashModule(FeatureModule):
     def __init__(self, kind: Kind, codebook_size: int, *, num_actions: int, condition_on_novelty: bool = False) -> None:
         self._kind = networks_of(kind)
         super().__init__(
-            self._kind.build_features(), num_actions=num_actions, condition_on_novelty=condition_on_novelty
+            self._kind.build_features(kind), num_actions=num_actions, condition_on_novelty=condition_on_novelty
         )
         self.cells = CellCodebook(self._kind.CELL_VALUES, codebook_size)
 
     def code(self, observation_NO: Tensor) -> Tensor:
         """The codes of each observation, fine to coarse: uint8."""
-        code_NC = self.cells.code()[self._kind.cell_number(observation_NO)]
+        code_NC = self.cells.code()[self._kind.cell_number(self.bare(observation_NO))]
         return self._kind.levels_code(code_NC, len(self.cells.used_K) + 1)
 
     def hash_loss(self, observation_UO: Tensor, times_U: Tensor, generator: torch.Generator) -> Tensor:
@@ -226,7 +232,7 @@ class CellHashModule(FeatureModule):
             times_U: [U], how often each occurs.
             generator: As of `CellCodebook.loss`.
         """
-        number_UC = self._kind.cell_number(observation_UO)
+        number_UC = self._kind.cell_number(self.bare(observation_UO))
         times_U = times_U.to(self.cells.used_K.dtype)
         times_UC = times_U.unsqueeze(1).expand(number_UC.shape)
         times_M = torch.bincount(number_UC.flatten(), times_UC.flatten(), len(self.cells.value_MC))
@@ -259,7 +265,7 @@ def build_hash_module(
         if bits
         else VectorQuantizer(given.codebook_size or kind.codebook_size, WIDTH, size)
     )
-    autoencoder = networks_of(kind).build_autoencoder(size)
+    autoencoder = networks_of(kind).build_autoencoder(kind, size)
     return HashModule(autoencoder, bottleneck, size, num_actions=num_actions, condition_on_novelty=condition_on_novelty)
 
 
@@ -273,5 +279,9 @@ def build_cell_module(
 
 def build_feature_module(kind: Kind, num_actions: int, *, condition_on_novelty: bool = False) -> FeatureModule:
     """Modulator and V^e where no hash is learned."""
-    features = networks_of(kind).build_features()
+    features = networks_of(kind).build_features(kind)
     return FeatureModule(features, num_actions=num_actions, condition_on_novelty=condition_on_novelty)
+
+
+def _same(observation_NO: Tensor) -> Tensor:
+    return observation_NO

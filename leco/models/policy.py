@@ -1,19 +1,28 @@
 """The policies: what the agent sees goes to logits over its actions and to a value, through an LSTM.
 
 Axes: T time, B batch, N = T x B, F features, A actions, L LSTM layers, H its width. Observations are time-major images of
-integers, [T, B, height, width, 3]. Calls with T = 1 that carry the state give what one call over all steps gives.
+integers, [T, B, height, width, channels]. Calls with T = 1 that carry the state give what one call over all steps gives.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from leco.models.kinds.parts import without_mask
+from leco.models.kinds.table import networks_of
 from leco.models.lstm import LstmCore
 
+if TYPE_CHECKING:
+    from leco.config.training import NetworkConfig
+    from leco.models.kinds.table import Kind
+
 PAPER_WIDTH = 256
+FORBIDDEN = -1e9  # the logit of an action that may not be taken: its probability is 0, and it stays finite
 
 
 class PolicyOutput(NamedTuple):
@@ -32,7 +41,13 @@ class PolicyOutput(NamedTuple):
 class Policy(nn.Module):
     """What all policies share: features of each image, the core, the two heads (sizes: see algorithm.md, section 3).
 
+    `image`: height, width and channels of an observation; or how many bytes, where it is a row that only the encoder can read.
     `use_last_action_reward` puts the one-hot previous action and the previous reward beside the core's features.
+
+    Attributes:
+        masked: Whether an observation ends with a byte for each action, 0 where it may not be taken. Its logit is then FORBIDDEN,
+            for whoever asks: in acting, in log pi, in the entropy and in the clipped surrogate.
+        read: What the encoder is given of an observation.
     """
 
     def __init__(
@@ -40,13 +55,14 @@ class Policy(nn.Module):
         num_actions: int,
         encoder: nn.Module,
         *,
-        image: tuple[int, int],
+        image: tuple[int, ...],
         width: int,
         layers: int,
         use_last_action_reward: bool,
     ) -> None:
         super().__init__()
-        self.num_actions, self.image, self.use_last_action_reward = num_actions, (*image, 3), use_last_action_reward
+        self.num_actions, self.image, self.use_last_action_reward = num_actions, image, use_last_action_reward
+        self.masked, self.read = False, _all
         self.encoder = encoder
         self.core = LstmCore(width, width, layers)
         self.policy_head = nn.Linear(width, num_actions)
@@ -69,15 +85,17 @@ class Policy(nn.Module):
     ) -> PolicyOutput:
         """Follows T steps from `state`.
 
-        observation: integers [T, B, height, width, 3]. start_TB: true where an episode starts; the state is zeroed
+        observation: integers [T, B, height, width, channels]. start_TB: true where an episode starts; the state is zeroed
         there. previous_action_TB: integers, -1 where there was none. previous_reward_TB: the reward it earned.
-        index_TB: with it, observation is [U, height, width, 3], each distinct one once, and index_TB says which of them
+        index_TB: with it, observation is [U, height, width, channels], each distinct one once, and index_TB says which of them
         each step saw: what depends on the observation alone is then computed U and not T x B times.
         cached_gates: the gates of an earlier call with the same parameters, to compute only tangents.
         """
         self._check(observation, index_TB, start_TB, previous_action_TB, previous_reward_TB)
-        image_NCHW = observation.reshape(-1, *self.image).permute(0, 3, 1, 2).to(self.value_head.weight.dtype)
-        feature_NF = self.encoder(image_NCHW)
+        seen_NO = self.read(observation).reshape(-1, *self.image)
+        if len(self.image) == 3:
+            seen_NO = seen_NO.permute(0, 3, 1, 2).to(self.value_head.weight.dtype)
+        feature_NF = self.encoder(seen_NO)
         if not self.use_last_action_reward and index_TB is not None:
             core = self.core(feature_NF, start_TB, state, index_TB=index_TB, cached_gates=cached_gates)
         else:
@@ -91,12 +109,16 @@ class Policy(nn.Module):
                 core_TBF = torch.cat([core_TBF, *beside], 2)
             core = self.core(core_TBF, start_TB, state, cached_gates=cached_gates)
         logits_TBA, value_TB = self.policy_head(core.h_TBH), self.value_head(core.h_TBH).squeeze(2)
+        if self.masked:
+            mask = observation[..., -self.num_actions :]
+            logits_TBA = masked_logits(logits_TBA, mask if index_TB is None else mask[index_TB])
         return PolicyOutput(logits_TBA, value_TB, core.state, core.gates)
 
     def _check(self, observation: Tensor, index_TB: Tensor | None, start_TB: Tensor, *others_TB: Tensor) -> None:
         axes = ("T", "B") if index_TB is None else ("U",)
-        if observation.dim() != len(axes) + 3 or observation.shape[-3:] != self.image:
-            expected = ", ".join((*axes, *map(str, self.image)))
+        shape = (math.prod(self.image) + self.num_actions,) if self.masked else self.image
+        if observation.dim() != len(axes) + len(shape) or observation.shape[len(axes) :] != shape:
+            expected = ", ".join((*axes, *map(str, shape)))
             raise ValueError(f"observation has shape {list(observation.shape)}; expected [{expected}]")
         steps_TB = observation.shape[:2] if index_TB is None else index_TB.shape
         names = ("start_TB", "previous_action_TB", "previous_reward_TB")
@@ -104,3 +126,31 @@ class Policy(nn.Module):
             if tensor.shape != steps_TB:
                 like = "the observation" if index_TB is None else "index_TB"
                 raise ValueError(f"{name} has shape {list(tensor.shape)}; expected {list(steps_TB)}, as {like}")
+
+
+def make_policy(kind: Kind, num_actions: int, network: NetworkConfig) -> Policy:
+    """The policy for a kind of observations, which takes no action that one forbids."""
+    policy = networks_of(kind).build_policy(kind, num_actions, network)
+    policy.masked = kind.layout is not None and kind.layout.actions > 0
+    policy.read = partial(without_mask, kind)
+    return policy
+
+
+def masked_logits(logits: Tensor, mask: Tensor) -> Tensor:
+    """Logits of actions, FORBIDDEN where the mask is 0. Any shape [..., A], the same for both."""
+    return torch.where(mask != 0, logits, FORBIDDEN)
+
+
+def begin_orthogonal(policy: Policy) -> None:
+    """Weights begin orthogonal, with a gain that keeps the size of what passes through the encoder; biases begin at zero."""
+    for name, parameter in policy.named_parameters():
+        if parameter.dim() == 1:
+            nn.init.zeros_(parameter)
+        else:
+            gain = {"encoder": math.sqrt(2), "policy_head": 0.01}.get(name.partition(".")[0], 1.0)
+            nn.init.orthogonal_(parameter, gain)
+
+
+def _all(observation: Tensor) -> Tensor:
+    """Of an observation without anything that is not for the encoder."""
+    return observation

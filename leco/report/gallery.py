@@ -78,7 +78,9 @@ def draw_gallery(run: Run, recording: Recording) -> Panel | None:
         return None
     every = drawers(episode)
     shown = every[:ROWS]
-    pictures = [[draw_observation(seen, TILE) for seen, _ in each.observations[:PER_ROW]] for each in shown]
+    pictures = [
+        [draw_observation(seen, TILE, episode.layout) for seen, _ in each.observations[:PER_ROW]] for each in shown
+    ]
     height = pictures[0][0].shape[0]
     places = [draw_places(episode, each.when, height) for each in shown]
     rows = [row if place is None else [place, *row] for place, row in zip(places, pictures, strict=True)]

@@ -13,15 +13,17 @@ from leco.models.kinds.table import find_kind
 
 if TYPE_CHECKING:
     from leco.evaluation.recording import Episode
+    from leco.types import ObservationLayout
 
     Picture = npt.NDArray[np.uint8]  # [height, width, RGB]
 
 NOWHERE = (-1, -1)
+MOST_BARS, BAR = 64, (31, 119, 180)
 _UP = 3
 
 
 def draw_moment(episode: Episode, t: int, tile: int) -> Picture:
-    """The level at time t with the agent in it, and what it sees lit up; or, without a grid, what it sees.
+    """The level at time t with the agent in it, and what it sees lit up; without a grid, what its environment draws, or it sees.
 
     Args:
         episode: What was played.
@@ -30,8 +32,10 @@ def draw_moment(episode: Episode, t: int, tile: int) -> Picture:
     """
     first, grid = episode.grid(0), episode.grid(t)
     if first is None or grid is None:
-        seen: Picture = episode.observation_TO[t]
-        return seen
+        if episode.picture_T is not None:
+            drawn: Picture = episode.picture_T[t]
+            return drawn
+        return draw_observation(episode.observation_TO[t], tile, episode.layout)
     place = int(episode.x_T[t]), int(episode.y_T[t])
     lit = _lit(grid.shape[:2], episode.observation_TO[t], place, int(episode.direction_T[t]))
     part = window(first)
@@ -53,13 +57,38 @@ def window(grid_XY: npt.NDArray[np.uint8]) -> tuple[slice, slice]:
     return slice(int(columns[0]), int(columns[-1]) + 1), slice(int(rows[0]), int(rows[-1]) + 1)
 
 
-def draw_observation(observation_O: npt.NDArray[np.uint8], tile: int) -> Picture:
-    """What the agent sees: a view of MiniGrid from its back, or a picture as it is."""
+def draw_observation(
+    observation_O: npt.NDArray[np.uint8], tile: int, layout: ObservationLayout | None = None
+) -> Picture:
+    """What the agent sees: a view of MiniGrid from its back, a picture in up to three colours, or numbers as bars.
+
+    Args:
+        observation_O: The bytes of an observation.
+        tile: Pixels of a cell, or of a bar's width.
+        layout: What the bytes are; an image, if it is not given.
+    """
+    if layout is not None and layout.image is None:
+        return _bars(observation_O[: 4 * layout.numbers].view("<f4"), tile)
+    if layout is not None and layout.image is not None:
+        observation_O = observation_O.ravel()[: layout.image_bytes].reshape(layout.image)
     if not find_kind(observation_O.shape).has_cells:
-        return observation_O
+        channels = observation_O.shape[-1]
+        return observation_O[..., -3:] if channels % 3 == 0 else observation_O[..., -1:].repeat(3, -1)
     size = observation_O.shape[0]
     seen = observation_O[..., 0] != OBJECT_TO_IDX["unseen"]
     return _drawn(observation_O, tile, (size // 2, size - 1), _UP, seen)
+
+
+def _bars(number_F: npt.NDArray[np.float32], tile: int) -> Picture:
+    """A bar for each number, upwards from the middle for 1 and downwards for -1."""
+    middle = MOST_BARS // 2 * tile // 4
+    picture = np.full((2 * middle + 1, min(len(number_F), MOST_BARS) * tile, 3), 255, np.uint8)
+    picture[middle] = 128
+    for index, number in enumerate(number_F[:MOST_BARS]):
+        length = round(middle * float(np.clip(number, -1, 1)))
+        rows = slice(middle - max(length, 0), middle - min(length, 0) + 1)
+        picture[rows, index * tile : (index + 1) * tile - 1] = BAR
+    return picture
 
 
 def _drawn(

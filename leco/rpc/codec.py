@@ -65,6 +65,8 @@ def specification_to_message(specification: RunSpecification) -> learner_pb2.Run
         configuration_toml=specification.configuration_toml,
         coarse_levels=trajectories.coarse_levels,
         reward_limit=0 if math.isinf(trajectories.reward_limit) else trajectories.reward_limit,
+        observation_numbers=trajectories.numbers,
+        action_masks=trajectories.masked,
     )
     _check_specification(message)
     return message
@@ -87,6 +89,8 @@ def specification_from_message(message: learner_pb2.RunSpecification) -> RunSpec
             core_state_shape=tuple(message.core_state_shape),
             coarse_levels=message.coarse_levels,
             reward_limit=message.reward_limit or math.inf,
+            numbers=message.observation_numbers,
+            masked=message.action_masks,
         ),
     )
 
@@ -111,8 +115,19 @@ def _check_specification(message: learner_pb2.RunSpecification) -> None:
         raise CodecError(f"code_width is {message.code_width}, expected at most {MAX_CODE_WIDTH}")
     if message.coarse_levels > MAX_COARSE_LEVELS:
         raise CodecError(f"coarse_levels is {message.coarse_levels}, expected at most {MAX_COARSE_LEVELS}")
+    _check_parts(message)
     if not 0 <= message.reward_limit < math.inf:
         raise CodecError(f"reward_limit is {message.reward_limit}, expected a finite number above 0, or 0 for no limit")
+
+
+def _check_parts(message: learner_pb2.RunSpecification) -> None:
+    """That there is room for the numbers and the mask in an observation."""
+    beside = 4 * message.observation_numbers + (message.action_count if message.action_masks else 0)
+    if beside and (len(message.observation_shape) != 1 or message.observation_shape[0] < beside):
+        raise CodecError(
+            f"observation_shape is {list(message.observation_shape)}, expected one axis of at least {beside}: the bytes of "
+            "observation_numbers and of action_masks"
+        )
 
 
 def trajectory_to_message(trajectory: Trajectory, *, compression: Compression = "none") -> trajectory_pb2.Trajectory:
@@ -143,6 +158,7 @@ def trajectory_to_message(trajectory: Trajectory, *, compression: Compression = 
                 length=episode.length,
                 success=episode.success,
                 dropped=episode.dropped,
+                truncated=episode.truncated,
             )
             for episode in trajectory.episodes
         ],
@@ -176,7 +192,9 @@ def trajectory_from_message(message: trajectory_pb2.Trajectory, spec: Trajectory
         coarse_count=tensors.get("coarse_count"),
         coarse_code=tensors.get("coarse_code"),
         episodes=tuple(
-            EpisodeSummary(episode.episode_return, episode.length, episode.success, episode.dropped)
+            EpisodeSummary(
+                episode.episode_return, episode.length, episode.success, episode.dropped, truncated=episode.truncated
+            )
             for episode in message.episodes
         ),
         traceparent=message.traceparent,

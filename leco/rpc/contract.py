@@ -32,6 +32,7 @@ def checked_tensors(message: trajectory_pb2.Trajectory, spec: TrajectorySpec) ->
     _check_tensor_specs(places, spec, counted=message.counted)
     tensors = unpack(places, message.tensors.payload)
     _check_tensor_values(tensors, spec)
+    _check_parts(tensors, spec)
     _check_episodes(message.episodes, tensors, spec)
     _check_previous_step(message, spec, begins_episode=bool(tensors["start"][0]))
     return tensors
@@ -76,6 +77,24 @@ def _check_tensor_values(tensors: Mapping[str, npt.NDArray[Any]], spec: Trajecto
         _refuse(name, tensors[name], ~np.isfinite(tensors[name]), "a finite number")
     for name in tensors.keys() & {"count", "coarse_count"}:
         _refuse(name, tensors[name], tensors[name] < 1, "at least 1")
+
+
+def _check_parts(tensors: Mapping[str, npt.NDArray[Any]], spec: TrajectorySpec) -> None:
+    """Of observations that are no image alone: their numbers, and which actions they allow."""
+    masked = spec.action_count if spec.masked else 0
+    for name in ("observation", "terminal_observation") if spec.numbers or masked else ():
+        row_TX = tensors[name]
+        end = row_TX.shape[1] - masked
+        number_TF = np.ascontiguousarray(row_TX[:, end - 4 * spec.numbers : end]).view("<f4")
+        _refuse(f"the numbers of {name}", number_TF, ~np.isfinite(number_TF), "a finite number")
+        mask_TA = row_TX[:, end:]
+        _refuse(f"the action mask of {name}", mask_TA, mask_TA > 1, "0 or 1")
+        if masked and not mask_TA.any(1).all():
+            raise CodecError(f"the action mask of {name} allows nothing, expected at least one action")
+    if masked:
+        action_T = tensors["action"]
+        allowed_T = tensors["observation"][np.arange(len(action_T)), -masked + action_T] == 1
+        _refuse("action", action_T, ~allowed_T, "one that its action mask allows")
 
 
 def _bound(spec: TrajectorySpec) -> tuple[float, str]:

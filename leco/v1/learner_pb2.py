@@ -26,7 +26,7 @@ from leco.v1 import tensor_pb2 as leco_dot_v1_dot_tensor__pb2
 from leco.v1 import trajectory_pb2 as leco_dot_v1_dot_trajectory__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15leco/v1/learner.proto\x12\x07leco.v1\x1a\x14leco/v1/tensor.proto\x1a\x18leco/v1/trajectory.proto\";\n\x0bJoinRequest\x12\x12\n\nactor_name\x18\x01 \x01(\t\x12\x18\n\x10software_version\x18\x02 \x01(\t\"\\\n\x0cJoinResponse\x12\x30\n\rspecification\x18\x01 \x01(\x0b\x32\x19.leco.v1.RunSpecification\x12\x1a\n\x12parameters_version\x18\x02 \x01(\x04\"\x92\x02\n\x10RunSpecification\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0e\n\x06method\x18\x03 \x01(\t\x12\x15\n\runroll_length\x18\x04 \x01(\r\x12\x14\n\x0c\x65nvironments\x18\x05 \x01(\r\x12\x14\n\x0c\x61\x63tion_count\x18\x06 \x01(\r\x12\x19\n\x11observation_shape\x18\x07 \x03(\r\x12\x18\n\x10\x63ore_state_shape\x18\x08 \x03(\r\x12\x12\n\ncode_width\x18\t \x01(\r\x12\x1a\n\x12\x63onfiguration_toml\x18\n \x01(\t\x12\x15\n\rcoarse_levels\x18\x0b \x01(\r\x12\x14\n\x0creward_limit\x18\x0c \x01(\x01\"h\n\x0bPushRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.leco.v1.PushHelloH\x00\x12)\n\ntrajectory\x18\x02 \x01(\x0b\x32\x13.leco.v1.TrajectoryH\x00\x42\t\n\x07message\"A\n\tPushHello\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\x12\n\nactor_name\x18\x03 \x01(\t\"5\n\x0cPushResponse\x12\x14\n\x0c\x61\x63knowledged\x18\x01 \x01(\x04\x12\x0f\n\x07\x63redits\x18\x02 \x01(\r\"J\n\x11ParametersRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x12\n\nnewer_than\x18\x02 \x01(\x04J\x04\x08\x03\x10\x04R\x0ehalf_precision\"]\n\x12ParametersResponse\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x19.leco.v1.ParametersHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\t\n\x07message\"u\n\x10ParametersHeader\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\"\n\x05specs\x18\x02 \x03(\x0b\x32\x13.leco.v1.TensorSpec\x12\x15\n\rpayload_bytes\x18\x03 \x01(\x04\x12\x15\n\rpayload_crc32\x18\x04 \x01(\x07\x32\xc7\x01\n\x0eLearnerService\x12\x33\n\x04Join\x12\x14.leco.v1.JoinRequest\x1a\x15.leco.v1.JoinResponse\x12\x37\n\x04Push\x12\x14.leco.v1.PushRequest\x1a\x15.leco.v1.PushResponse(\x01\x30\x01\x12G\n\nParameters\x12\x1a.leco.v1.ParametersRequest\x1a\x1b.leco.v1.ParametersResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15leco/v1/learner.proto\x12\x07leco.v1\x1a\x14leco/v1/tensor.proto\x1a\x18leco/v1/trajectory.proto\";\n\x0bJoinRequest\x12\x12\n\nactor_name\x18\x01 \x01(\t\x12\x18\n\x10software_version\x18\x02 \x01(\t\"\\\n\x0cJoinResponse\x12\x30\n\rspecification\x18\x01 \x01(\x0b\x32\x19.leco.v1.RunSpecification\x12\x1a\n\x12parameters_version\x18\x02 \x01(\x04\"\xc5\x02\n\x10RunSpecification\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0e\n\x06method\x18\x03 \x01(\t\x12\x15\n\runroll_length\x18\x04 \x01(\r\x12\x14\n\x0c\x65nvironments\x18\x05 \x01(\r\x12\x14\n\x0c\x61\x63tion_count\x18\x06 \x01(\r\x12\x19\n\x11observation_shape\x18\x07 \x03(\r\x12\x18\n\x10\x63ore_state_shape\x18\x08 \x03(\r\x12\x12\n\ncode_width\x18\t \x01(\r\x12\x1a\n\x12\x63onfiguration_toml\x18\n \x01(\t\x12\x15\n\rcoarse_levels\x18\x0b \x01(\r\x12\x14\n\x0creward_limit\x18\x0c \x01(\x01\x12\x1b\n\x13observation_numbers\x18\r \x01(\r\x12\x14\n\x0c\x61\x63tion_masks\x18\x0e \x01(\x08\"h\n\x0bPushRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.leco.v1.PushHelloH\x00\x12)\n\ntrajectory\x18\x02 \x01(\x0b\x32\x13.leco.v1.TrajectoryH\x00\x42\t\n\x07message\"A\n\tPushHello\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\x12\n\nactor_name\x18\x03 \x01(\t\"5\n\x0cPushResponse\x12\x14\n\x0c\x61\x63knowledged\x18\x01 \x01(\x04\x12\x0f\n\x07\x63redits\x18\x02 \x01(\r\"J\n\x11ParametersRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x12\n\nnewer_than\x18\x02 \x01(\x04J\x04\x08\x03\x10\x04R\x0ehalf_precision\"]\n\x12ParametersResponse\x12+\n\x06header\x18\x01 \x01(\x0b\x32\x19.leco.v1.ParametersHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\t\n\x07message\"u\n\x10ParametersHeader\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\"\n\x05specs\x18\x02 \x03(\x0b\x32\x13.leco.v1.TensorSpec\x12\x15\n\rpayload_bytes\x18\x03 \x01(\x04\x12\x15\n\rpayload_crc32\x18\x04 \x01(\x07\x32\xc7\x01\n\x0eLearnerService\x12\x33\n\x04Join\x12\x14.leco.v1.JoinRequest\x1a\x15.leco.v1.JoinResponse\x12\x37\n\x04Push\x12\x14.leco.v1.PushRequest\x1a\x15.leco.v1.PushResponse(\x01\x30\x01\x12G\n\nParameters\x12\x1a.leco.v1.ParametersRequest\x1a\x1b.leco.v1.ParametersResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,19 +38,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOINRESPONSE']._serialized_start=143
   _globals['_JOINRESPONSE']._serialized_end=235
   _globals['_RUNSPECIFICATION']._serialized_start=238
-  _globals['_RUNSPECIFICATION']._serialized_end=512
-  _globals['_PUSHREQUEST']._serialized_start=514
-  _globals['_PUSHREQUEST']._serialized_end=618
-  _globals['_PUSHHELLO']._serialized_start=620
-  _globals['_PUSHHELLO']._serialized_end=685
-  _globals['_PUSHRESPONSE']._serialized_start=687
-  _globals['_PUSHRESPONSE']._serialized_end=740
-  _globals['_PARAMETERSREQUEST']._serialized_start=742
-  _globals['_PARAMETERSREQUEST']._serialized_end=816
-  _globals['_PARAMETERSRESPONSE']._serialized_start=818
-  _globals['_PARAMETERSRESPONSE']._serialized_end=911
-  _globals['_PARAMETERSHEADER']._serialized_start=913
-  _globals['_PARAMETERSHEADER']._serialized_end=1030
-  _globals['_LEARNERSERVICE']._serialized_start=1033
-  _globals['_LEARNERSERVICE']._serialized_end=1232
+  _globals['_RUNSPECIFICATION']._serialized_end=563
+  _globals['_PUSHREQUEST']._serialized_start=565
+  _globals['_PUSHREQUEST']._serialized_end=669
+  _globals['_PUSHHELLO']._serialized_start=671
+  _globals['_PUSHHELLO']._serialized_end=736
+  _globals['_PUSHRESPONSE']._serialized_start=738
+  _globals['_PUSHRESPONSE']._serialized_end=791
+  _globals['_PARAMETERSREQUEST']._serialized_start=793
+  _globals['_PARAMETERSREQUEST']._serialized_end=867
+  _globals['_PARAMETERSRESPONSE']._serialized_start=869
+  _globals['_PARAMETERSRESPONSE']._serialized_end=962
+  _globals['_PARAMETERSHEADER']._serialized_start=964
+  _globals['_PARAMETERSHEADER']._serialized_end=1081
+  _globals['_LEARNERSERVICE']._serialized_start=1084
+  _globals['_LEARNERSERVICE']._serialized_end=1283
 # @@protoc_insertion_point(module_scope)

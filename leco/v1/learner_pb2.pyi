@@ -92,6 +92,8 @@ class RunSpecification(_message.Message):
     CONFIGURATION_TOML_FIELD_NUMBER: _builtins.int
     COARSE_LEVELS_FIELD_NUMBER: _builtins.int
     REWARD_LIMIT_FIELD_NUMBER: _builtins.int
+    OBSERVATION_NUMBERS_FIELD_NUMBER: _builtins.int
+    ACTION_MASKS_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """The run's name: 1 to 64 of A-Z a-z 0-9 . _ -   The `run` of all counting."""
     task: _builtins.str
@@ -113,6 +115,14 @@ class RunSpecification(_message.Message):
     reward_limit: _builtins.float
     """The largest size that a reward or the return of an episode may have; a trajectory with a larger one is refused. 0, as in
     every message from before this field was there: any finite number.
+    """
+    observation_numbers: _builtins.int
+    """How many float32 numbers, little-endian, an observation has in its last bytes, or in those before its action mask. 0 of an
+    image, as in every message from before this field was there. With numbers or a mask, observation_shape has one axis.
+    """
+    action_masks: _builtins.bool
+    """Whether the last A bytes of an observation say which actions may be taken. False, as in every message from before this field
+    was there: all of them.
     """
     @_builtins.property
     def observation_shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -137,10 +147,12 @@ class RunSpecification(_message.Message):
         configuration_toml: _builtins.str = ...,
         coarse_levels: _builtins.int = ...,
         reward_limit: _builtins.float = ...,
+        observation_numbers: _builtins.int = ...,
+        action_masks: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_count", b"action_count", "coarse_levels", b"coarse_levels", "code_width", b"code_width", "configuration_toml", b"configuration_toml", "core_state_shape", b"core_state_shape", "environments", b"environments", "method", b"method", "observation_shape", b"observation_shape", "reward_limit", b"reward_limit", "run", b"run", "task", b"task", "unroll_length", b"unroll_length"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_count", b"action_count", "action_masks", b"action_masks", "coarse_levels", b"coarse_levels", "code_width", b"code_width", "configuration_toml", b"configuration_toml", "core_state_shape", b"core_state_shape", "environments", b"environments", "method", b"method", "observation_numbers", b"observation_numbers", "observation_shape", b"observation_shape", "reward_limit", b"reward_limit", "run", b"run", "task", b"task", "unroll_length", b"unroll_length"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from leco.v1 import tensor_pb2 as leco_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18leco/v1/trajectory.proto\x12\x07leco.v1\x1a\x14leco/v1/tensor.proto\"\xde\x01\n\nTrajectory\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x1a\n\x12parameters_version\x18\x02 \x01(\x04\x12\x0f\n\x07\x63ounted\x18\x03 \x01(\x08\x12\x17\n\x0fprevious_action\x18\x04 \x01(\x05\x12\x17\n\x0fprevious_reward\x18\x05 \x01(\x02\x12!\n\x07tensors\x18\x06 \x01(\x0b\x32\x10.leco.v1.Tensors\x12)\n\x08\x65pisodes\x18\x07 \x03(\x0b\x32\x17.leco.v1.EpisodeSummary\x12\x13\n\x0btraceparent\x18\x08 \x01(\t\"Z\n\x0e\x45pisodeSummary\x12\x16\n\x0e\x65pisode_return\x18\x01 \x01(\x02\x12\x0e\n\x06length\x18\x02 \x01(\r\x12\x0f\n\x07success\x18\x03 \x01(\x08\x12\x0f\n\x07\x64ropped\x18\x04 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18leco/v1/trajectory.proto\x12\x07leco.v1\x1a\x14leco/v1/tensor.proto\"\xde\x01\n\nTrajectory\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x1a\n\x12parameters_version\x18\x02 \x01(\x04\x12\x0f\n\x07\x63ounted\x18\x03 \x01(\x08\x12\x17\n\x0fprevious_action\x18\x04 \x01(\x05\x12\x17\n\x0fprevious_reward\x18\x05 \x01(\x02\x12!\n\x07tensors\x18\x06 \x01(\x0b\x32\x10.leco.v1.Tensors\x12)\n\x08\x65pisodes\x18\x07 \x03(\x0b\x32\x17.leco.v1.EpisodeSummary\x12\x13\n\x0btraceparent\x18\x08 \x01(\t\"m\n\x0e\x45pisodeSummary\x12\x16\n\x0e\x65pisode_return\x18\x01 \x01(\x02\x12\x0e\n\x06length\x18\x02 \x01(\r\x12\x0f\n\x07success\x18\x03 \x01(\x08\x12\x0f\n\x07\x64ropped\x18\x04 \x01(\x08\x12\x11\n\ttruncated\x18\x05 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,5 +35,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRAJECTORY']._serialized_start=60
   _globals['_TRAJECTORY']._serialized_end=282
   _globals['_EPISODESUMMARY']._serialized_start=284
-  _globals['_EPISODESUMMARY']._serialized_end=374
+  _globals['_EPISODESUMMARY']._serialized_end=393
 # @@protoc_insertion_point(module_scope)

@@ -28,6 +28,10 @@ class Trajectory(_message.Message):
     observation[t+1] is the first observation of the next episode, and the observation in which the episode really ended is a row of
     terminal_observation.
 
+    An observation is an image; or a row of bytes: perhaps an image first, then `observation_numbers` float32 numbers, little-endian
+    and finite, then, if the run has `action_masks`, a byte for each action, 1 if it may be taken and 0 if not. At least one may, and
+    action[t] is one of them. Where an episode has ended, all may.
+
     The tensors, by name. O... is the task's observation shape, A the number of actions, E how many of the T actions ended an
     episode. The run's specification gives T, O, A, M, reward_limit and the shape of core_state.
 
@@ -112,6 +116,7 @@ class EpisodeSummary(_message.Message):
     LENGTH_FIELD_NUMBER: _builtins.int
     SUCCESS_FIELD_NUMBER: _builtins.int
     DROPPED_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
     episode_return: _builtins.float
     """The undiscounted sum of the task's own rewards; finite, and within the run's reward_limit."""
     length: _builtins.int
@@ -123,6 +128,11 @@ class EpisodeSummary(_message.Message):
     environment's first and all would end in the same step. The learner leaves it out of its statistics, and takes its end for one
     that a time limit made.
     """
+    truncated: _builtins.bool
+    """A limit outside the task ended the episode, such as one of time, in a state that was not terminal. What that means for the
+    value is the learner's choice. Actors that do not know this field send false; where the task has a limit that the learner
+    knows, the learner goes by the length then.
+    """
     def __init__(
         self,
         *,
@@ -130,10 +140,11 @@ class EpisodeSummary(_message.Message):
         length: _builtins.int = ...,
         success: _builtins.bool = ...,
         dropped: _builtins.bool = ...,
+        truncated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "episode_return", b"episode_return", "length", b"length", "success", b"success"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "episode_return", b"episode_return", "length", b"length", "success", b"success", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from leco.checkpoint.snapshot import load_snapshot
-from leco.config.experiment import method_of
+from leco.config.experiment import method_of, task_of
 from leco.config.toml import parse
-from leco.envs.registry import find_task, make
+from leco.envs.registry import make
 from leco.envs.vector import spread_lengths
 from leco.models.build import build
 from leco.models.hash_function import make_hash_function
@@ -62,8 +62,10 @@ class Actor:
         self._experiment = experiment = parse(specification.configuration_toml)
         self._learner = experiment.learner
         shape, num_actions = specification.trajectories.observation_shape, specification.trajectories.action_count
-        self._networks = build(method_of(experiment), shape, num_actions, experiment.hash, experiment.network)
-        self._task = find_task(specification.task)
+        self._task = task_of(experiment)
+        self._networks = build(
+            method_of(experiment), self._task.layout, num_actions, experiment.hash, experiment.network
+        )
         self._env = make(self._task, specification.environments, seed=0)
         found = (self._env.observation_shape, self._env.num_actions)
         if found != (shape, num_actions):
@@ -78,7 +80,7 @@ class Actor:
     def _make_counter(self, specification: RunSpecification, hashcount: grpc.Channel | None) -> VisitCounter | None:
         """None if the method counts nothing."""
         experiment, method = self._experiment, method_of(self._experiment)
-        kind = find_kind(specification.trajectories.observation_shape)
+        kind = find_kind(self._task.layout)
         hash_function = make_hash_function(method, kind, self._networks.intrinsic, experiment.hash)
         if hash_function is None:
             return None

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from leco.algo.sampling import sample_action
-from leco.envs.vector import dropped_now
+from leco.envs.vector import dropped_now, truncated_now
 from leco.models.fused_step import make_step_fn
 from leco.types import EpisodeSummary
 
@@ -76,7 +76,15 @@ class RolloutWorker:
         self.restart(seed, observation_EO)
 
     def restart(self, seed: int, observation_EO: npt.NDArray[np.uint8]) -> None:
-        """Forgets everything; the next unroll begins with these first observations, and actions are drawn anew."""
+        """Forgets everything; the next unroll begins with these first observations, and actions are drawn anew.
+
+        Raises:
+            ValueError: the environments show something else than bytes, which would be cut to whole numbers unseen.
+        """
+        if observation_EO.dtype != np.uint8:
+            raise ValueError(
+                f"observations are {observation_EO.dtype}, expected uint8: scale them to 0 to 255 in the environment"
+            )
         self._random.manual_seed(seed)
         count = self._env.num_envs
         self._observation_EO = observation_EO
@@ -121,10 +129,14 @@ class RolloutWorker:
         self._reward_of_step_E = steps.reward_E
         self._return_E += steps.reward_E
         self._length_E += 1
-        dropped_E = dropped_now(self._env)
+        dropped_E, truncated_E = dropped_now(self._env), truncated_now(self._env)
         for observation_O, e in zip(steps.terminal_observation_FO, np.flatnonzero(steps.done_E), strict=True):
             summary = EpisodeSummary(
-                float(self._return_E[e]), int(self._length_E[e]), bool(steps.success_E[e]), bool(dropped_E[e])
+                episode_return=float(self._return_E[e]),
+                length=int(self._length_E[e]),
+                success=bool(steps.success_E[e]),
+                dropped=bool(dropped_E[e]),
+                truncated=bool(truncated_E[e]),
             )
             unroll.endings[e].append(Ending(t, observation_O, summary))
         self._return_E[steps.done_E] = 0

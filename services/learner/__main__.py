@@ -17,9 +17,8 @@ import torch.distributed as dist
 from leco.algo.ranks import rank, world_size
 from leco.checkpoint.folder_lock import locked
 from leco.checkpoint.state_file import SavedStateError
-from leco.config.experiment import ConfigError, method_of
+from leco.config.experiment import ConfigError, method_of, task_of
 from leco.config.toml import flat, show, to_toml
-from leco.envs.registry import find_task
 from leco.learning.state import init
 from leco.models.build import build
 from leco.models.hash_function import make_hash_function
@@ -158,8 +157,8 @@ def build_learner(
     experiment = open_run(settings.run_dir, settings.config)
     check_shares(experiment)
     torch.manual_seed(experiment.seed)
-    task, method = find_task(experiment.task), method_of(experiment)
-    networks = build(method, task.observation_shape, task.num_actions, experiment.hash, experiment.network)
+    task, method = task_of(experiment), method_of(experiment)
+    networks = build(method, task.layout, task.num_actions, experiment.hash, experiment.network)
     networks = on_device(networks, device)
     checkpoints = Checkpoints(settings.run_dir / "checkpoints", experiment.learner.keep_checkpoints)
     found = checkpoints.newest(init(networks))
@@ -171,7 +170,7 @@ def build_learner(
             before=before,
         )
     followers.begin(experiment, state)
-    told = {key: show(value) if isinstance(value, list) else value for key, value in flat(experiment).items()}
+    told = {key: show(value) if isinstance(value, list | dict) else value for key, value in flat(experiment).items()}
     metrics_logger = MetricsLogger(
         settings.run_dir, state.updates, before=metadata, clock_zero=clock_zero(), settings=told
     )
@@ -220,7 +219,7 @@ def _max_lag(experiment: Experiment) -> int:
 
 
 def _specification(experiment: Experiment, networks: Networks, run: str, task: Task) -> RunSpecification:
-    kind = find_kind(task.observation_shape)
+    kind = find_kind(task.layout)
     hash_function = make_hash_function(method_of(experiment), kind, networks.intrinsic, experiment.hash)
     core = networks.policy.initial_state(1)
     return RunSpecification(
@@ -237,6 +236,8 @@ def _specification(experiment: Experiment, networks: Networks, run: str, task: T
             core_state_shape=tuple(core[:, :, 0].shape),
             coarse_levels=0 if hash_function is None else hash_function.levels - 1,
             reward_limit=task.reward_limit,
+            numbers=task.layout.numbers,
+            masked=task.layout.actions > 0,
         ),
     )
 

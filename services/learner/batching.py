@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def make_batch(trajectories: Sequence[Trajectory], device: torch.device, *, max_steps: int) -> Batch:
     """B trajectories of one run as tensors. Counts are there if every trajectory has them.
 
-    max_steps: of the task, after which it cuts an episode off.
+    max_steps: of the task, after which it cuts an episode off; 0 if only its environments know when, and say so.
     """
 
     def stacked(name: str) -> torch.Tensor:
@@ -61,6 +61,7 @@ def _cuts(trajectory: Trajectory, max_steps: int) -> npt.NDArray[np.bool_]:
     """Which actions [T] ended an episode only because its time was over, or it was dropped."""
     cut_T = trajectory.start[1:].copy()
     cut_T[cut_T] = [
-        episode.dropped or (not episode.success and episode.length >= max_steps) for episode in trajectory.episodes
+        episode.dropped or episode.truncated or (not episode.success and 0 < max_steps <= episode.length)
+        for episode in trajectory.episodes
     ]
     return cut_T

@@ -18,9 +18,8 @@ import torch.distributed as dist
 
 from leco.algo.ranks import rank, take_from_first, world_size
 from leco.checkpoint.state_file import dumps, loads
-from leco.config.experiment import ConfigError, method_of
+from leco.config.experiment import ConfigError, method_of, task_of
 from leco.config.toml import parse, to_toml
-from leco.envs.registry import find_task
 from leco.learning.policy_pass import reuse_of
 from leco.learning.state import Batch, Networks, TrainingState, init
 from leco.learning.update import update
@@ -79,10 +78,8 @@ def follow(device: torch.device) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # all ranks get one; it is rank 0 that ends its update and saves
         signal.signal(number, signal.SIG_IGN)
     experiment = parse(words.receive().decode())
-    task, method = find_task(experiment.task), method_of(experiment)
-    networks = on_device(
-        build(method, task.observation_shape, task.num_actions, experiment.hash, experiment.network), device
-    )
+    task, method = task_of(experiment), method_of(experiment)
+    networks = on_device(build(method, task.layout, task.num_actions, experiment.hash, experiment.network), device)
     state, _ = loads(words.receive(), init(networks))
     log.info("following", rank=rank(), ranks=world_size(), device=str(device), pid=os.getpid())
     while told := json.loads(words.receive()):

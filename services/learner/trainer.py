@@ -12,8 +12,7 @@ from leco.checkpoint.milestones import milestone_updates
 from leco.checkpoint.snapshot import make_snapshot
 from leco.checkpoint.state_file import not_finite
 from leco.checkpoint.trained import frames_of_update
-from leco.config.experiment import method_of
-from leco.envs.registry import find_task
+from leco.config.experiment import method_of, task_of
 from leco.learning.update import update
 from leco.report.metrics import columns, when_reached
 from leco.telemetry import tracing
@@ -82,7 +81,7 @@ class Trainer:
         learner = experiment.learner
         # A learned hash is published with the policy, and not before it is learned.
         self._early = learner.synchronous and learner.publish_every == 1 and not self._method.learns_hash
-        self._max_steps = find_task(experiment.task).max_steps
+        self._max_steps = task_of(experiment).max_steps
         self._frames_of_update = frames_of_update(experiment)
         self._milestones = milestone_updates(experiment)
         self._best = best

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 import numpy as np
 import pytest
 
+from leco.envs.gymnasium.environment import LARGEST_SEED
 from leco.envs.minigrid import noisy_tv
 from leco.envs.minigrid.compiled import CompiledMiniGrid
 from leco.envs.minigrid.reference import ReferenceMiniGrid, make_one
+from leco.envs.registry import find_task, make
+from leco.envs.task import EnvironmentConfig
 from leco.envs.vector import episode_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gymnasium.envs.registration import EnvSpec
 
@@ -32,6 +35,12 @@ class Contract:
     rooms = "MiniGrid-MultiRoom-N2-S4-v0"
     most = 40  # steps of an episode
     change = 1  # an action that changes what is seen, or may
+    various = 2  # a seed of which the first levels all look different
+
+    @staticmethod
+    def level(seed: int, environment: int, episode: int) -> int:
+        """The seed that MiniGrid makes the level of an episode from."""
+        return episode_seed(seed, environment, episode)
 
     def make(self, task_id: str, environments: int, seed: int = 0) -> VectorEnv:
         return type(self).implementation(gymnasium.registry[task_id], environments, seed)
@@ -112,17 +121,17 @@ class Contract:
         env.reset()
         singles: list[Any] = [make_one(gymnasium.registry[self.rooms]) for _ in range(3)]
         for e, single in enumerate(singles):
-            single.reset(seed=episode_seed(4, e, 0))
+            single.reset(seed=self.level(4, e, 0))
         for action_E in action_TE:
             steps = env.step(action_E)
             last = [single.step(int(action))[0]["image"] for single, action in zip(singles, action_E, strict=True)]
         assert steps.done_E.all()
         np.testing.assert_array_equal(steps.terminal_observation_FO, last)
         for e, single in enumerate(singles):
-            np.testing.assert_array_equal(steps.observation_EO[e], single.reset(seed=episode_seed(4, e, 1))[0]["image"])
+            np.testing.assert_array_equal(steps.observation_EO[e], single.reset(seed=self.level(4, e, 1))[0]["image"])
 
     def test_episodes_depend_on_seed_environment_and_number_alone(self) -> None:
-        many, one = self.make(self.rooms, 4, seed=2), self.make(self.rooms, 1, seed=2)
+        many, one = self.make(self.rooms, 4, seed=self.various), self.make(self.rooms, 1, seed=self.various)
         starts_KE, start_K = [many.reset()], [one.reset()]
         for t in range(2 * self.most):
             steps, other = many.step([(0, self.change)[t % 2]] * 4), one.step([IDLE])
@@ -226,6 +235,36 @@ class TestReference(Contract):
 
 class TestCompiled(Contract):
     implementation = CompiledMiniGrid
+
+
+class TestGymnasium(Contract):
+    """MiniGrid as any other environment of Gymnasium's."""
+
+    processes: Literal["never", "always"] = "never"
+    various = 9
+
+    @staticmethod
+    def level(seed: int, environment: int, episode: int) -> int:
+        return episode_seed(seed, environment, episode) % LARGEST_SEED
+
+    def make(self, task_id: str, environments: int, seed: int = 0) -> VectorEnv:
+        given = EnvironmentConfig(
+            wrappers=("minigrid.wrappers:ImgObsWrapper",), success="reward", processes=self.processes
+        )
+        env = make(find_task(task_id, given), environments, seed)
+        self.made.append(env)
+        return env
+
+    @pytest.fixture(autouse=True)
+    def _closed(self) -> Iterator[None]:
+        self.made: list[VectorEnv] = []
+        yield
+        for env in self.made:
+            env.close()
+
+
+class TestGymnasiumInProcesses(TestGymnasium):
+    processes = "always"
 
 
 class NoisyTv(Contract):

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from leco.checkpoint.snapshot import make_snapshot
 from leco.cli import evaluate
-from leco.config.experiment import method_of
+from leco.config.experiment import method_of, task_of
 from leco.config.toml import parse
 from leco.envs.dmlab import engine
 from leco.envs.dmlab.environment import ACTIONS, DmlabEnv, Machine
@@ -309,7 +309,7 @@ def test_ends_are_spread_by_first_episodes_that_are_cut_and_called_dropped(lab: 
 @pytest.mark.parametrize(("index", "cut"), [(0, [6]), (1, [3, 9])])
 def test_an_actor_spreads_the_ends_and_tells_no_result_of_what_it_cut(lab: Lab, index: int, cut: list[int]) -> None:
     lab._patch.setattr("leco.envs.dmlab.environment.MAX_STEPS", 12)
-    lab._patch.setattr("services.actor.loop.find_task", lambda name: replace(find_task(name), max_steps=12))
+    lab._patch.setattr("services.actor.loop.task_of", lambda of: replace(task_of(of), max_steps=12))
     lab.misbehave(frames=48)
     experiment = parse('task = "lasertag_three_opponents_small"\nmethod = "no-int"\n[actors]\nnum_envs = 2')
     networks = build(method_of(experiment), (72, 96, 3), 15, experiment.hash, experiment.network)

@@ -14,7 +14,7 @@ import pytest
 from support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-GUIDES = ("add-a-method", "add-an-environment", "add-an-observation-kind")
+GUIDES = ("add-a-method", "add-an-environment", "add-an-observation-kind", "use-your-own-environment")
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

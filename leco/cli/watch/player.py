@@ -16,8 +16,7 @@ from PIL import Image
 from leco.checkpoint.state_file import SavedStateError
 from leco.cli.watch.pictures import different_moments, first_views, without_surroundings
 from leco.cli.watch.replays import PICTURES, RECORDING
-from leco.config.experiment import ConfigError
-from leco.envs.registry import find_task
+from leco.config.experiment import ConfigError, task_of
 from leco.evaluation.record import make_recording
 from leco.evaluation.recording import write_recording
 from leco.evaluation.rollout import EvaluationError, Keeper, evaluate
@@ -45,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     try:
         trained = newest(given.run)
-        task, keeper, how = find_task(trained.experiment.task), Keeper(1), {"seed": given.seed, "greedy": False}
+        task, keeper, how = task_of(trained.experiment), Keeper(1), {"seed": given.seed, "greedy": False}
         evaluate(trained.policy, task, episodes=1, keeper=keeper, **how)
     except (ConfigError, SavedStateError, EvaluationError, OSError, ValueError) as error:  # the last: no simulator
         sys.exit(str(error))
@@ -68,7 +67,9 @@ def draw(episode: Episode, path: Path) -> None:
     tile = min(max(PIXELS // max(*inner.grid_GXY.shape[1:3], 1), SMALLEST_TILE), LARGEST_TILE)
     pictures = [draw_moment(inner, t, tile) for t in different_moments(episode).first_P]
     if episode.code_TW.size:
-        pictures += [draw_observation(episode.observation_TO[t], VIEW_TILE) for t in first_views(episode)]
+        pictures += [
+            draw_observation(episode.observation_TO[t], VIEW_TILE, episode.layout) for t in first_views(episode)
+        ]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for number, picture in enumerate(pictures):
             data = io.BytesIO()

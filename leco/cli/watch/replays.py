@@ -21,7 +21,6 @@ import numpy as np
 from leco.checkpoint.trained import trained_updates
 from leco.cli.train import Child, last_lines
 from leco.cli.watch.pictures import different_moments
-from leco.envs.registry import find_task
 from leco.evaluation.recording import Metadata, RecordingError, read_recording
 from leco.evaluation.zoo import is_entry
 from leco.methods.table import Modulation, find_method
@@ -139,13 +138,13 @@ class Replays:
 
 def document(name: str, metadata: Metadata, episode: Episode) -> dict[str, Any]:
     """An episode as the page wants it. What the method does not have, and what is not known of it, is left out."""
-    method, task, moments = find_method(metadata.method), find_task(metadata.task), different_moments(episode)
+    method, moments = find_method(metadata.method), different_moments(episode)
     found: dict[str, Any] = {
         "id": name,
         "task": metadata.task,
         "frames": metadata.frames,
         "seed": metadata.seed,
-        "solvable": task.solvable,
+        "solvable": metadata.solvable,
         "solved": episode.solved,
         "score": float(f"{episode.score:.6g}"),
         "steps": len(episode.action_T),

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from leco.checkpoint.folder_lock import is_held
 from leco.checkpoint.trained import frames_of_update, trained_updates
-from leco.config.experiment import ConfigError, Experiment
+from leco.config.experiment import ConfigError, Experiment, task_of
 from leco.config.toml import parse
-from leco.envs.registry import find_task
 from leco.evaluation.zoo import ZooError, absent, is_entry, read_entry
 from leco.report.metrics import RECENT_EPISODES
 
@@ -140,4 +139,4 @@ def _last_frames(experiment: Experiment, last: Mapping[str, float]) -> float:
 
 
 def _solvable(experiment: Experiment | None) -> bool:
-    return experiment is None or find_task(experiment.task).solvable
+    return experiment is None or task_of(experiment).solvable

@@ -5,6 +5,7 @@ MiniGrid and numba are imported only when environments are made: the learner nee
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from leco.envs.task import Family, Replayer, Task
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from leco.envs.task import EnvironmentConfig
     from leco.envs.vector import VectorEnv
 
 _log = logging.getLogger(__name__)
@@ -20,7 +22,14 @@ _PREFIX = "MiniGrid-"
 _ACTIONS = ("left", "right", "forward", "pickup", "drop", "toggle", "done")
 
 
-def _minigrid(name: str, max_steps: int, description: str, *, task_id: str | None = None) -> Task:
+def _minigrid(
+    name: str,
+    max_steps: int,
+    description: str,
+    *,
+    task_id: str | None = None,
+    environment: EnvironmentConfig | None = None,
+) -> Task:
     """A task of MiniGrid, in its version 0 as in the paper unless an id says otherwise."""
     return Task(
         name=name,
@@ -33,6 +42,7 @@ def _minigrid(name: str, max_steps: int, description: str, *, task_id: str | Non
         max_steps=max_steps,
         reward_limit=10.0,  # MiniGrid pays once, at most 1
         action_names=_ACTIONS,
+        environment=environment,
     )
 
 
@@ -79,19 +89,32 @@ TASKS = (
 )
 
 
-def other(name: str) -> tuple[Task | None, Iterable[str]]:
-    """The task of any id that MiniGrid registers with Gymnasium, and all of these ids."""
-    if not name.startswith(_PREFIX):
+def other(name: str, given: EnvironmentConfig) -> tuple[Task | None, Iterable[str]]:
+    """The task of any id whose environment is MiniGrid's or a subclass, shows its views and has its actions; and its own ids."""
+    if given.wrappers or not (name.startswith(_PREFIX) or ":" in name):
         return None, ()
     import gymnasium
 
-    from leco.envs.minigrid.reference import make_one
+    from leco.envs.minigrid.reference import limits, make_one, specification
 
     ids = [known for known in gymnasium.registry if known.startswith(_PREFIX)]
-    if name not in ids:
+    if ":" not in name and name not in ids:
         return None, ids
-    max_steps: int = make_one(gymnasium.registry[name]).unwrapped.max_steps  # type: ignore[attr-defined]
-    return _minigrid(name, max_steps, "as MiniGrid describes it", task_id=name), ids
+    found = limits(make_one(specification(name, given.kwargs)))
+    if found is None:
+        return None, ids
+    num_actions, max_steps = found
+    return task_of(name, dataclasses.replace(given, num_actions=num_actions, max_steps=max_steps)), ids
+
+
+def task_of(name: str, found: EnvironmentConfig) -> Task:
+    """The task of an environment of MiniGrid's that is not known by name."""
+    environment = dataclasses.replace(
+        found, family="minigrid", wrappers=(), success="reward", image=(7, 7, 3), masks=False, numbers=0
+    )
+    task = _minigrid(name, found.max_steps, "as its environment describes it", task_id=name, environment=environment)
+    names = _ACTIONS if found.num_actions == len(_ACTIONS) else tuple(f"action {n}" for n in range(found.num_actions))
+    return dataclasses.replace(task, num_actions=found.num_actions, action_names=names)
 
 
 def make(task: Task, num_envs: int, seed: int, *, compiled: bool = True) -> VectorEnv:
@@ -104,11 +127,9 @@ def make(task: Task, num_envs: int, seed: int, *, compiled: bool = True) -> Vect
         compiled: Step by the compiled kernel where it does what MiniGrid does, and only there. Otherwise, and always if false,
             MiniGrid itself steps: the same results, much slower.
     """
-    import gymnasium
+    from leco.envs.minigrid.reference import ReferenceMiniGrid, specification
 
-    from leco.envs.minigrid.reference import ReferenceMiniGrid
-
-    spec = gymnasium.registry[task.id]
+    spec = specification(task.id, {} if task.environment is None else task.environment.kwargs)
     if compiled:
         from leco.envs.minigrid.compiled import CompiledMiniGrid
         from leco.envs.minigrid.levels import refusal
@@ -133,6 +154,7 @@ FAMILY = Family(
     tasks=TASKS,
     make=make,
     other=other,
+    task_of=task_of,
     example="MiniGrid-LavaGapS7-v0",
     replayer=replayer,
 )

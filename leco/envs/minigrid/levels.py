@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 READ_VERSION = "3.2.0"
 """The version of MiniGrid whose source the kernel was written after."""
 
+LEVELS_LOOKED_AT = 16  # of a class that is not MiniGrid's own
+
 # For each chain of `step` functions that has been read and that the kernel does: the attribute that names the object whose pickup
 # (of a door: whose opening) solves the task. Everything else is the business of MiniGridEnv.step.
 _TARGETS = {
@@ -47,7 +49,7 @@ _TARGETS = {
     (NoisyTvEnv.step, MiniGridEnv.step): None,
 }
 # What a class must have left as it is in MiniGridEnv.
-_UNCHANGED = ("_reward", "reset", "gen_obs", "gen_obs_grid", "get_view_exts", "front_pos", "dir_vec")
+_UNCHANGED = ("_reward", "reset", "gen_obs", "gen_obs_grid", "get_view_exts", "front_pos", "dir_vec", "right_vec")
 _OBJECTS = frozenset({Ball, Box, Door, Floor, Goal, Key, Lava, Wall})
 # A target of another kind could never be reached: MiniGrid would wait for the pickup of a door until the time is out.
 _TARGET_KINDS = {"obj": (Ball, Box, Key), "door": (Door,)}
@@ -77,8 +79,6 @@ def refusal(spec: EnvSpec) -> str | None:
         return "gymnasium wraps it"
     env = _bare(spec)
     kind = type(env)
-    if not kind.__module__.startswith("minigrid.envs.") and kind is not NoisyTvEnv:
-        return f"{kind.__qualname__} is not one of MiniGrid's own classes"
     if kind.__module__.startswith("minigrid.envs.wfc"):
         # They need packages that our tests do not have.
         return f"the levels of {kind.__qualname__} have never been compared"
@@ -89,6 +89,17 @@ def refusal(spec: EnvSpec) -> str | None:
             return f"{kind.__qualname__} has a {name} of its own"
     if env.actions is not Actions or env.action_space != gymnasium.spaces.Discrete(len(Actions)):
         return f"{kind.__qualname__} has actions of its own"
+    return None if kind.__module__.startswith("minigrid.envs.") or kind is NoisyTvEnv else _unknown_object(spec)
+
+
+def _unknown_object(spec: EnvSpec) -> str | None:
+    """What is in the levels of somebody's own class that the kernel does not know; None if there is nothing in the first few."""
+    source = LevelSource(spec)
+    try:
+        for seed in range(LEVELS_LOOKED_AT):
+            source.generate(seed)
+    except (TypeError, AttributeError) as error:
+        return str(error).partition(":")[0]
     return None
 
 
@@ -183,7 +194,8 @@ def _packed(thing: WorldObj | None, target: WorldObj | None, deep: int = 0) -> i
         return EMPTY
     if type(thing) not in _OBJECTS or deep > DEEPEST:
         raise TypeError(
-            f"the level has a {type(thing).__qualname__} that the kernel does not know: make it with compiled=False"
+            f"the level has a {type(thing).__qualname__} that the kernel does not know: have one in one of the first "
+            f"{LEVELS_LOOKED_AT} levels, of the seeds from 0 on, and MiniGrid itself steps all of them"
         )
     kind, colour, state = thing.encode()
     inside = _packed(thing.contains, target, deep + 1) if type(thing) is Box else 0

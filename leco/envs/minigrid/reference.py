@@ -8,13 +8,16 @@ they do not know.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import minigrid  # noqa: F401  # registers its tasks with gymnasium
 import numpy as np
 import numpy.typing as npt
+from minigrid.minigrid_env import MiniGridEnv
 
+from leco.envs.gymnasium.making import find_spec
 from leco.envs.minigrid import (
     noisy_tv,  # noqa: F401  # register their tasks too
     obstructed_maze,  # noqa: F401  # register their tasks too
@@ -22,7 +25,25 @@ from leco.envs.minigrid import (
 from leco.envs.vector import Steps, checked_actions, checked_num_envs, checked_seed, episode_seed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gymnasium.envs.registration import EnvSpec
+
+
+def specification(name: str, kwargs: Mapping[str, Any]) -> EnvSpec:
+    """How Gymnasium makes the environment of an id, and what else its constructor is given."""
+    spec = deepcopy(find_spec(name)) if ":" in name else deepcopy(gymnasium.registry[name])
+    spec.kwargs.update(kwargs)
+    return spec
+
+
+def limits(env: gymnasium.Env[Any, Any]) -> tuple[int, int] | None:
+    """How many actions an environment has, and after how many steps it truncates; None if it does not show MiniGrid's view."""
+    inner, space = env.unwrapped, env.observation_space
+    if not isinstance(inner, MiniGridEnv) or not isinstance(env.action_space, gymnasium.spaces.Discrete):
+        return None
+    view = space["image"] if isinstance(space, gymnasium.spaces.Dict) else None
+    return (int(env.action_space.n), int(inner.max_steps)) if view is not None and view.shape == (7, 7, 3) else None
 
 
 def make_one(spec: EnvSpec) -> gymnasium.Env[Any, Any]:

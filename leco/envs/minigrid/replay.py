@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import gymnasium
 import numpy as np
 import numpy.typing as npt
 from minigrid.core.actions import Actions
 
 from leco.envs.minigrid.levels import refusal
-from leco.envs.minigrid.reference import make_one
+from leco.envs.minigrid.reference import make_one, specification
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,12 +43,13 @@ class Replayer:
     """Plays episodes of one MiniGrid task again."""
 
     def __init__(self, task: Task) -> None:
-        spec = gymnasium.registry[task.id]
+        spec = specification(task.id, {} if task.environment is None else task.environment.kwargs)
         env: Any = make_one(spec).unwrapped
         # Observations are known already, and drawing them would be most of the work; no random number depends on them.
         env.gen_obs = dict
         self._env = env
         self._moves_by_itself = refusal(spec) is not None
+        self._may_be_cut = spec.max_episode_steps is not None  # by a wrapper, which is not there
 
     def play(self, level: int, action_T: Sequence[int]) -> Replay:
         """The episode with these actions in the level of this seed.
@@ -69,7 +69,8 @@ class Replayer:
             ):
                 grids.append(grid)
             scenes.append(len(grids) - 1)
-            if (ended or cut) != (t + 1 == len(action_T)):
+            last = t + 1 == len(action_T)
+            if (ended or cut) != last and not (last and self._may_be_cut):
                 raise ValueError(f"level {level} ends after another number of actions than {len(action_T)}")
         x_T, y_T, direction_T = np.array(places).T
         return Replay(

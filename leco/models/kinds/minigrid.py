@@ -20,10 +20,11 @@ from leco.models.autoencoder import Chain, Decoder, Normed, Scale, down, up
 from leco.models.exploration import Embedding
 from leco.models.intrinsic import WIDTH
 from leco.models.kinds.table import MINIGRID, Autoencoder, Features
-from leco.models.policy import PAPER_WIDTH, Policy
+from leco.models.policy import PAPER_WIDTH, Policy, begin_orthogonal
 
 if TYPE_CHECKING:
     from leco.config.training import NetworkConfig
+    from leco.models.kinds.table import Kind
 
 FEATURE_WIDTH = 128
 OBJECT_CODE_WIDTH = 35
@@ -80,14 +81,9 @@ class MiniGridPolicy(Policy):
             nn.Linear(128 if one_hot else 32, width),
         )
         super().__init__(
-            num_actions, encoder, image=MINIGRID.shape[:2], width=width, layers=1, use_last_action_reward=False
+            num_actions, encoder, image=MINIGRID.shape, width=width, layers=1, use_last_action_reward=False
         )
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 1:
-                nn.init.zeros_(parameter)
-            else:
-                gain = {"encoder": math.sqrt(2), "policy_head": 0.01}.get(name.partition(".")[0], 1.0)
-                nn.init.orthogonal_(parameter, gain)
+        begin_orthogonal(self)
 
 
 class CellFeatures(nn.Module):
@@ -115,12 +111,12 @@ class CellFeatures(nn.Module):
         return functional.relu(functional.embedding_bag(value_NC + self.offset_C, self.table, mode="sum") + self.bias)
 
 
-def build_policy(num_actions: int, network: NetworkConfig) -> Policy:
+def build_policy(_kind: Kind, num_actions: int, network: NetworkConfig) -> Policy:
     """The paper's policy, or the one that sees categories."""
     return MiniGridPolicy(num_actions, network.width, one_hot=network.encoder == "one-hot")
 
 
-def build_autoencoder(size: tuple[int, int]) -> Autoencoder:
+def build_autoencoder(_kind: Kind, size: tuple[int, int]) -> Autoencoder:
     """z_e of h x w is made from a picture of 4h x 4w, which is halved twice: 12 x 12 for the paper's 3 x 3."""
     first = Normed(nn.Conv2d(3, WIDTH, 3, padding=1, bias=False), relu=True)
     encoder = Chain([first, down(WIDTH, WIDTH), down(WIDTH, WIDTH)])
@@ -128,12 +124,12 @@ def build_autoencoder(size: tuple[int, int]) -> Autoencoder:
     return Autoencoder(Scale(MINIGRID.shape, MINIGRID.channel_max, (4 * size[0], 4 * size[1])), encoder, decoder)
 
 
-def build_features() -> Features:
+def build_features(_kind: Kind) -> Features:
     """One linear layer on one-hot cells."""
     return Features(CellFeatures(FEATURE_WIDTH), FEATURE_WIDTH)
 
 
-def build_embedding() -> Embedding:
+def build_embedding(_kind: Kind) -> Embedding:
     """As NovelD and RIDE have it for MiniGrid's views: three convolutions, 7 -> 4 -> 2 -> 1, to 128 features."""
     sizes = ((3, 32), (32, 32), (32, 128))
     layers = [each for a, b in sizes for each in (nn.Conv2d(a, b, 3, stride=2, padding=1), nn.ELU())]

@@ -1,4 +1,4 @@
-"""Pictures of 72 x 96 RGB pixels, as DeepMind Lab and ViZDoom show them.
+"""Pictures of bytes of any size; those of DeepMind Lab and ViZDoom, 72 x 96 in RGB, have the paper's networks.
 
 N     observations
 F     features
@@ -6,6 +6,8 @@ F     features
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
@@ -18,31 +20,40 @@ from leco.models.policy import PAPER_WIDTH, Policy
 
 if TYPE_CHECKING:
     from leco.config.training import NetworkConfig
+    from leco.models.kinds.table import Kind
 
-_HALVINGS = {(2, 3): 5, (4, 6): 4}  # of 64 x 96, by the size of z_e
+_LEFT = 12  # places that the policy's encoder leaves of the longer side, at most
+# Of the embedding's first two convolutions, kernel and stride, by the shortest side from which on they are taken.
+_EMBEDDING = {144: ((16, 8), (4, 2)), 36: ((8, 4), (4, 2)), 0: ((4, 2), (3, 2))}
 
 
 class PixelPolicy(Policy):
-    """IMPALA's residual network (Espeholt et al. 2018, figure 3, right).
+    """IMPALA's residual network (Espeholt et al. 2018, figure 3, right), with more sections for pictures beyond 96 pixels.
 
     The core, two layers wide as its input, also sees the one-hot previous action and the previous reward.
     """
 
-    def __init__(self, num_actions: int, width: int = PAPER_WIDTH) -> None:
+    def __init__(
+        self, num_actions: int, width: int = PAPER_WIDTH, *, shape: tuple[int, int, int] = PIXELS.shape
+    ) -> None:
+        *sides, channels = shape
+        depths = [channels, 16, 32, 32]
+        while math.ceil(max(sides) / 2 ** (len(depths) - 1)) > _LEFT:
+            depths.append(32)
+        # A section leaves the larger half: 72 x 96 -> 36 x 48 -> 18 x 24 -> 9 x 12.
+        places = math.prod(math.ceil(side / 2 ** (len(depths) - 1)) for side in sides)
         encoder = nn.Sequential(
             _Centred(),
-            *_stage(3, 16),
-            *_stage(16, 32),
-            *_stage(32, 32),
+            *(layer for a, b in itertools.pairwise(depths) for layer in _stage(a, b)),
             nn.ReLU(),
-            nn.Flatten(),  # 72 x 96 -> 36 x 48 -> 18 x 24 -> 9 x 12
-            nn.Linear(32 * 9 * 12, width),
+            nn.Flatten(),
+            nn.Linear(32 * places, width),
             nn.ReLU(),
         )
         super().__init__(
             num_actions,
             encoder,
-            image=PIXELS.shape[:2],
+            image=shape,
             width=width + num_actions + 1,
             layers=2,
             use_last_action_reward=True,
@@ -76,46 +87,55 @@ class _Centred(nn.Module):
 class PixelFeatures(nn.Module):
     """The encoder of the learned hash, without what makes it a hash."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind) -> None:
         super().__init__()
-        self.scale, self.encoder, _ = build_autoencoder(PIXELS.hash_size)
+        self.scale, self.encoder, _ = build_autoencoder(kind, kind.hash_size)
 
     def forward(self, observation_NHWC: Tensor, weight_N: Tensor | None = None) -> Tensor:
-        """[N, 72, 96, 3] -> [N, F]."""
+        """[N, height, width, channels] -> [N, F]."""
         z_NDHW: Tensor = self.encoder(self.scale(observation_NHWC), weight_N)
         return z_NDHW.flatten(1)
 
 
-def build_policy(num_actions: int, network: NetworkConfig) -> Policy:
+def build_policy(kind: Kind, num_actions: int, network: NetworkConfig) -> Policy:
     """IMPALA's."""
-    return PixelPolicy(num_actions, network.width)
+    return PixelPolicy(num_actions, network.width, shape=kind.shape)
 
 
-def build_autoencoder(size: tuple[int, int]) -> Autoencoder:
-    """Image 64 x 96 -> z_e of 2 x 3 (halved five times) or 4 x 6 (four times), and back."""
-    if size not in _HALVINGS:
-        raise ValueError(f"hash.size is {list(size)}, expected [2, 3] or [4, 6] for pixels: pictures are halved to it")
-    between = _HALVINGS[size] - 2
+def build_autoencoder(kind: Kind, size: tuple[int, int]) -> Autoencoder:
+    """The image of the kind, halved to z_e of this size: 64 x 96 five times to 2 x 3 or four times to 4 x 6; and back."""
+    assert kind.hash_image is not None  # noqa: S101  # pictures have one
+    assert kind.hash_sizes is not None  # noqa: S101  # and two sizes
+    if size not in kind.hash_sizes:
+        expected = " or ".join(str(list(each)) for each in kind.hash_sizes)
+        raise ValueError(f"hash.size is {list(size)}, expected {expected} for pixels: pictures are halved to it")
+    channels, halvings = kind.shape[-1], (kind.hash_image[0] // size[0]).bit_length() - 1
+    between = halvings - 2
     smallest = Normed(nn.Conv2d(WIDTH, WIDTH, 4, 2, 1, bias=False), relu=False)
-    encoder = Chain([down(3, WIDTH), *(down(WIDTH, WIDTH) for _ in range(between)), smallest, *_residuals()])
+    encoder = Chain([down(channels, WIDTH), *(down(WIDTH, WIDTH) for _ in range(between)), smallest, *_residuals()])
     unfolded = Normed(nn.ConvTranspose2d(WIDTH, WIDTH, 4, 2, 1, bias=False), relu=True)
     blocks = [*_residuals(), unfolded, *(up(WIDTH) for _ in range(between))]
-    decoder = Decoder(blocks, nn.ConvTranspose2d(WIDTH, 3, 4, 2, 1))
-    return Autoencoder(Scale(PIXELS.shape, PIXELS.channel_max, (64, 96)), encoder, decoder)
+    decoder = Decoder(blocks, nn.ConvTranspose2d(WIDTH, channels, 4, 2, 1))
+    return Autoencoder(Scale(kind.shape, kind.channel_max, kind.hash_image), encoder, decoder)
 
 
 def _residuals() -> list[Residual]:
     return [Residual(WIDTH), Residual(WIDTH)]
 
 
-def build_features() -> Features:
+def build_features(kind: Kind) -> Features:
     """The encoder of the learned hash."""
-    height, width = PIXELS.hash_size
-    return Features(PixelFeatures(), WIDTH * height * width)
+    height, width = kind.hash_size
+    return Features(PixelFeatures(kind), WIDTH * height * width)
 
 
-def build_embedding() -> Embedding:
-    """RND's three convolutions, 72 x 96 -> 17 x 23 -> 7 x 10 -> 5 x 8, to 256 features."""
-    sizes = ((3, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
-    layers = [each for a, b, kernel, stride in sizes for each in (nn.Conv2d(a, b, kernel, stride), nn.ELU())]
-    return Embedding(nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 5 * 8, 256)), 256, PIXELS.shape, 255.0)
+def build_embedding(kind: Kind) -> Embedding:
+    """RND's three convolutions, to 256 features: 72 x 96 -> 17 x 23 -> 7 x 10 -> 5 x 8."""
+    *sides, channels = kind.shape
+    steps = (*next(each for least, each in _EMBEDDING.items() if min(sides) >= least), (3, 1))
+    layers: list[nn.Module] = []
+    for (a, b), (kernel, stride) in zip(itertools.pairwise((channels, 32, 64, 64)), steps, strict=True):
+        layers += [nn.Conv2d(a, b, kernel, stride), nn.ELU()]
+        sides = [(side - kernel) // stride + 1 for side in sides]
+    layers += [nn.Flatten(), nn.Linear(64 * math.prod(sides), 256)]
+    return Embedding(nn.Sequential(*layers), 256, kind.shape, 255.0)

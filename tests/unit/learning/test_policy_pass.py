@@ -52,7 +52,7 @@ def one_layer() -> Policy:
 def two_layers_fed_back() -> Policy:
     """As the policy for pixels has it: the core also sees the last action and reward."""
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(147, 8), nn.ReLU())
-    return Policy(A, encoder, image=(7, 7), width=8 + A + 1, layers=2, use_last_action_reward=True)
+    return Policy(A, encoder, image=(7, 7, 3), width=8 + A + 1, layers=2, use_last_action_reward=True)
 
 
 @pytest.fixture(params=[one_layer, two_layers_fed_back])

@@ -89,6 +89,13 @@ def test_nothing_of_a_width_is_in_the_intrinsic_module() -> None:
     assert shapes[0] == shapes[1]
 
 
-def test_observations_of_another_shape_are_refused_with_those_that_are_known() -> None:
-    with pytest.raises(ValueError, match=r"of shape \(7, 7, 3\) and \(72, 96, 3\), not \(8, 8, 3\)"):
-        build(find_method("leco"), (8, 8, 3), A)
+@pytest.mark.parametrize("shape", [(8, 8, 3), (15, 96, 3), (64, 257, 3), (64, 64, 0), (64, 64, 33)])
+def test_pictures_of_sizes_without_networks_are_refused_with_those_that_have_some(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"expected pictures of 16 to 256 pixels .* and 1 to 32 channels"):
+        build(find_method("leco"), shape, A)
+
+
+@pytest.mark.parametrize("shape", [(84,), (84, 84), (4, 84, 84, 3)])
+def test_what_is_no_picture_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"have shape .*, expected pictures: \[height, width, channels\]"):
+        build(find_method("leco"), shape, A)

@@ -66,7 +66,7 @@ def test_stepping_gives_what_the_policy_gives(make: Callable[[int], Policy]) -> 
 
 def test_a_policy_of_another_make_is_called_as_it_is() -> None:
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(147, 8), nn.ReLU())
-    policy = trained(Policy(ACTIONS, encoder, image=(7, 7), width=16, layers=2, use_last_action_reward=True))
+    policy = trained(Policy(ACTIONS, encoder, image=(7, 7, 3), width=16, layers=2, use_last_action_reward=True))
     inputs = seen(policy)
     state = policy.initial_state(ENVIRONMENTS)
     with torch.inference_mode():

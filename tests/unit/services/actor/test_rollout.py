@@ -21,7 +21,7 @@ def small_policy(seed: int = 0) -> Policy:
     """Tiny, and unlike MiniGrid's it also sees the previous action and reward, so that a wrong one changes its logits."""
     torch.manual_seed(seed)
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(7 * 7 * 3, 8))
-    policy = Policy(7, encoder, image=(7, 7), width=16, layers=2, use_last_action_reward=True)
+    policy = Policy(7, encoder, image=(7, 7, 3), width=16, layers=2, use_last_action_reward=True)
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.mul_(2.0)  # so that what it saw matters
@@ -175,3 +175,10 @@ def test_an_episode_that_was_given_up_says_so(policy: Policy) -> None:
     unroll = RolloutWorker(env, policy, SEED, env.reset()).play(45)
     said = [{ending.summary.dropped for ending in each} for each in unroll.endings]
     assert said == [{False}, {True}, {False}, {False}, {False}]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_observations_that_are_no_bytes_are_refused(policy: Policy, dtype: type) -> None:
+    env = make_uncompiled(TASK, 2, SEED)
+    with pytest.raises(ValueError, match=r"observations are (float32|int64), expected uint8: scale them to 0 to 255"):
+        RolloutWorker(env, policy, 0, env.reset().astype(dtype))
