@@ -27,7 +27,8 @@ def import_named(module: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
             raise ValueError(
-                f"there is no module {module!r}: install it, or run leco in the folder that has it, or name that folder in PYTHONPATH"
+                f"there is no module {module!r}: install it, or run leco in the folder that has it, or name that folder in "
+                "PYTHONPATH"
             ) from None
         raise ValueError(f"the module {module} cannot be imported: {error}") from error
     except Exception as error:  # whatever it does when it is imported

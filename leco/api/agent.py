@@ -13,7 +13,6 @@ import torch
 
 from leco.algo.sampling import sample_action
 from leco.config.experiment import task_of
-from leco.config.experiment import task_of
 from leco.evaluation.rollout import evaluate as play
 from leco.evaluation.trained import trained_state
 from leco.evaluation.zoo import find_run

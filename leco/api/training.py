@@ -126,7 +126,8 @@ def train(
         until: The success rate of the last 100 episodes, such as 0.95, at which training ends before that.
         seed: Of networks, actions and levels.
         preset: Where settings begin: laptop or paper.
-        settings: Others by their names, such as {"training.alpha": 0.02} (docs/reference/settings.md).
+        settings: Others by their names, such as {"training.alpha": 0.02} or {"environment.kwargs.size": 8}
+            (docs/reference/settings.md).
         run_dir: The run's folder; runs/TASK-METHOD-SEED, if not given.
         callbacks: Are called with a `Progress` for each new line of metrics.csv, in this process. One that answers True ends the
             run; one that raises ends it too, and the error is this call's.

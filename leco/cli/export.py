@@ -10,7 +10,7 @@ import torch
 
 from leco.checkpoint.atomic_file import atomic_write
 from leco.checkpoint.state_file import SavedStateError
-from leco.config.experiment import ConfigError, task_of, task_of
+from leco.config.experiment import ConfigError, task_of
 from leco.evaluation.export import check, export, load_step
 from leco.evaluation.rollout import EvaluationError
 from leco.evaluation.trained import trained_state

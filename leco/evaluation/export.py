@@ -51,7 +51,7 @@ def export(trained: Trained, format_: Format) -> bytes:
 
         if task.layout.numbers:
             raise EvaluationError(
-                f"{task.name} shows numbers, which travel as bytes, and ONNX cannot read bytes as numbers: use --format torchscript"
+                f"{task.name} shows numbers, which travel as bytes, and ONNX reads no bytes as numbers: use --format torchscript"
             )
     module, inputs = ExportedPolicy(trained.policy).eval(), example_inputs(trained.policy, task.observation_shape)
     out = io.BytesIO()
