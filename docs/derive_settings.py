@@ -1,7 +1,8 @@
+# ruff: noqa: INP001 # a script beside what it writes
 """Writes docs/reference/settings.md: every setting and every flag of a service, from the code that reads them.
 
-    python docs/derive_settings.py           # writes it
-    python docs/derive_settings.py --check   # fails if it is out of date
+python docs/derive_settings.py           # writes it
+python docs/derive_settings.py --check   # fails if it is out of date
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from unittest import mock
 from leco.config.experiment import ActorConfig, Experiment, LearnerConfig
 from leco.config.toml import flat, parse
 from leco.config.training import HashConfig, NetworkConfig, TrainingConfig
+from leco.envs.task import EnvironmentConfig
 from services.actor import config as actor
 from services.flags import ServiceParser
 from services.hashcount import config as hashcount
@@ -36,6 +38,7 @@ SECTIONS: tuple[tuple[str, type], ...] = (
     ("network", NetworkConfig),
     ("training", TrainingConfig),
     ("hash", HashConfig),
+    ("environment", EnvironmentConfig),
 )
 SERVICES = {"learner": learner, "actor": actor, "hashcount": hashcount}
 OF_THE_MACHINE = {("learner", "--threads"): "all processors", ("actor", "--name"): "the host's name"}
@@ -81,7 +84,9 @@ def page() -> str:
     for name, module in SERVICES.items():
         source = Path(inspect.getfile(module)).relative_to(ROOT)
         parts += [f"### leco {name}\n", f"Source: [{source}](../../{source}).\n"]
-        parts += _table(("flag", "environment variable", "default", "meaning"), _flags(name, _parser(module.read_settings)))
+        parts += _table(
+            ("flag", "environment variable", "default", "meaning"), _flags(name, _parser(module.read_settings))
+        )
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -92,8 +97,8 @@ def _summary(kind: type) -> str:
 def _settings(section: str, kind: type, defaults: dict[str, dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     hints, meanings = typing.get_type_hints(kind), _meanings(kind)
     for each in dataclasses.fields(kind):
-        if dataclasses.is_dataclass(hints[each.name]):
-            continue
+        if any(map(dataclasses.is_dataclass, (hints[each.name], *typing.get_args(hints[each.name])))):
+            continue  # a section of its own
         name = each.name.rstrip("_")
         key = f"{section}.{name}" if section else name
         shown = [_shown(defaults[preset].get(key)) for preset in ("paper", "laptop")]
@@ -126,7 +131,9 @@ def _type(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(f"`{each}`" for each in options)
     if typing.get_origin(hint) is tuple:
-        return f"{len(options)} numbers"
+        return "texts" if ... in options else f"{len(options)} numbers"
+    if typing.get_origin(hint) is dict:
+        return "table"
     if options:
         return _type(options[0])
     return {bool: "true or false", int: "whole number", float: "number", str: "text"}[hint]

@@ -27,11 +27,12 @@ def import_named(module: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
             raise ValueError(
-                f"there is no module {module!r}: it must be installed, or lie in the folder where the command is started"
+                f"there is no module {module!r}: install it, or run leco in the folder that has it, or name that folder in "
+                "PYTHONPATH"
             ) from None
-        raise ValueError(f"the module {module!r} cannot be imported: {error}") from error
+        raise ValueError(f"the module {module} cannot be imported: {error}") from error
     except Exception as error:  # whatever it does when it is imported
-        raise ValueError(f"the module {module!r} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ValueError(f"the module {module} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def load_object(reference: str) -> object:

@@ -112,6 +112,7 @@ def train(
     actors: int = 1,
     threads: int | None = None,
     device: str = "cpu",
+    ranks: int = 1,
     store: str = "memory",
 ) -> Run:
     """Trains on this machine, as `leco train` does: the services are child processes. A run that is there already goes on.
@@ -125,7 +126,8 @@ def train(
         until: The success rate of the last 100 episodes, such as 0.95, at which training ends before that.
         seed: Of networks, actions and levels.
         preset: Where settings begin: laptop or paper.
-        settings: Others by their names, such as {"training.alpha": 0.02} (docs/reference/settings.md).
+        settings: Others by their names, such as {"training.alpha": 0.02} or {"environment.kwargs.size": 8}
+            (docs/reference/settings.md).
         run_dir: The run's folder; runs/TASK-METHOD-SEED, if not given.
         callbacks: Are called with a `Progress` for each new line of metrics.csv, in this process. One that answers True ends the
             run; one that raises ends it too, and the error is this call's.
@@ -133,6 +135,7 @@ def train(
         actors: Actor processes.
         threads: Processor threads of an update; all processors but one, if not given.
         device: Where updates are computed: cpu, cuda, cuda:N or auto.
+        ranks: Processes that make an update together, with cuda each on a GPU of its own.
         store: Where visits are counted: memory, or redis://...
 
     Raises:
@@ -162,6 +165,7 @@ def train(
             store=store,
             threads=threads or max((os.cpu_count() or 2) - 1, 1),
             device=find_device(device),
+            ranks=ranks,
             out=sys.stdout if verbose else nowhere,
             listeners=[_listener(each) for each in callbacks],
             command=f"leco.train({experiment.task!r}, {experiment.method!r}, frames={experiment.frames}, seed={seed})",

@@ -14,6 +14,10 @@ class TrainingConfig:
     gamma       the discount; the task's
     alpha       the weight of the intrinsic reward, r = r_e + alpha r_i; the method's
 
+    lambda_        the share of the modulator: r_i = (1 - lambda) r_ep + lambda r_ta; for methods that do not say it themselves
+    policy_learning_rate, intrinsic_learning_rate   of Adam: of the policy, and of hash, modulator and V^e
+    policy_betas, intrinsic_betas   how long Adam remembers gradients, and their squares
+    eps            what Adam adds to the root of those squares
     entropy_cost   what a nat of the policy's entropy is worth
     vtrace_lambda  how much of what is seen beyond the next step counts in value targets and advantages: 1 is V-trace as
                 published, less is the lambda of TD(lambda) and of GAE

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
+from leco.models.policy import masked_logits
+
 if TYPE_CHECKING:
     from leco.models.policy import Policy
 
@@ -33,7 +35,7 @@ class ExportedPolicy(nn.Module):
     def forward(
         self, observation: Tensor, start: Tensor, previous_action: Tensor, previous_reward: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits [N, A], values [N], and the state for the next step [L, 2, N, H].
+        """Logits [N, A], very low where an action is forbidden, values [N], and the state for the next step [L, 2, N, H].
 
         Args:
             observation: uint8 [N, O...].
@@ -43,7 +45,8 @@ class ExportedPolicy(nn.Module):
             state: float32 [L, 2, N, H], zeros at first.
         """
         policy, core = self.policy, self.policy.core
-        x = policy.encoder(observation.permute(0, 3, 1, 2).to(torch.float32))
+        seen = policy.read(observation).reshape(-1, *policy.image)
+        x = policy.encoder(seen.permute(0, 3, 1, 2).to(torch.float32) if len(policy.image) == 3 else seen)
         if policy.use_last_action_reward:
             first = (previous_action < 0).unsqueeze(1)
             action_NA = one_hot(previous_action.clamp(min=0), policy.num_actions).to(x.dtype).masked_fill(first, 0.0)
@@ -58,15 +61,18 @@ class ExportedPolicy(nn.Module):
             c_NH = f_NH.sigmoid() * c_NH + i_NH.sigmoid() * g_NH.tanh()
             x = o_NH.sigmoid() * c_NH.tanh()
             following.append(torch.stack([x, c_NH]))
+        logits = policy.policy_head(x)
+        if policy.masked:
+            logits = masked_logits(logits, observation[..., -policy.num_actions :])
         # Nothing that is given is left out of the graph, so that all policies have the same inputs.
         unused = 0.0 * (previous_reward + previous_action.to(x.dtype))
-        return policy.policy_head(x), policy.value_head(x).squeeze(1) + unused, torch.stack(following)
+        return logits, policy.value_head(x).squeeze(1) + unused, torch.stack(following)
 
 
-def example_inputs(policy: Policy, num_envs: int = 2) -> tuple[Tensor, ...]:
+def example_inputs(policy: Policy, observation_shape: tuple[int, ...], num_envs: int = 2) -> tuple[Tensor, ...]:
     """Inputs of the right shapes and types, as `INPUTS` names them: the beginning of episodes that show nothing."""
     return (
-        torch.zeros(num_envs, *policy.image, dtype=torch.uint8),
+        torch.zeros(num_envs, *observation_shape, dtype=torch.uint8),
         torch.ones(num_envs, dtype=torch.bool),
         torch.full((num_envs,), -1),
         torch.zeros(num_envs),

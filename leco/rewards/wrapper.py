@@ -39,8 +39,8 @@ class EpisodicCount(VectorWrapper):
     `info["extrinsic_reward"]` has the rewards of the task, float64 [E], and `info["bonus"]` what was added.
 
     Args:
-        env: Its observations are uint8 [E, O...], of a shape that leco knows (docs/environments.md). It begins episodes by
-            itself, in either of Gymnasium's two ways.
+        env: Its observations are uint8 [E, O...]: MiniGrid's cells, or pictures. It begins episodes by itself, in either of
+            Gymnasium's two ways.
         hash: What makes two observations the same, by the names of `leco methods`: exact, dsc, cells, objects, or one that is
             learned on the way, vq-cells, vq or ae-lsh. Default: vq-cells for views of MiniGrid, vq for others.
         worth: Of a count N: information (the log-odds of a first visit), first-visit (1 for the first), or inverse-sqrt

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,7 +19,7 @@ from support.waiting import PATIENCE, until
 if TYPE_CHECKING:
     from pathlib import Path
 
-SHORT = {"threads": 1, "verbose": False, "settings": {"learner.log_every": 1}}
+SHORT: dict[str, Any] = {"threads": 1, "verbose": False, "settings": {"learner.log_every": 1}}
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ def test_it_also_trains_in_a_thread_that_gets_no_signals(tmp_path: Path) -> None
 def test_what_cannot_be_is_refused_before_anything_begins(tmp_path: Path) -> None:
     with pytest.raises(leco.ConfigError, match="did you mean"):
         leco.train("Empty-5x6", frames=1e4)
-    with pytest.raises(leco.ConfigError, match="training.alpha is -1"):
+    with pytest.raises(leco.ConfigError, match=r"training\.alpha is -1"):
         leco.train("Empty-5x5", settings={"training.alpha": -1})
     assert not (tmp_path / "runs").exists()
 

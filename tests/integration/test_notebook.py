@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nbclient
 import nbformat
@@ -10,6 +10,9 @@ import pytest
 
 from support.paths import ROOT
 from support.waiting import PATIENCE
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
 
@@ -22,9 +25,7 @@ def test_a_notebook_runs_as_written(path: Path, tmp_path: Path) -> None:
         notebook, timeout=int(PATIENCE), kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     )
     client.execute()
-    said = [
-        output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()) if cell.source
-    ]
+    said = [output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ()) if cell.source]
     shown = "".join(said)
     assert "success " in shown
     assert "solved: " in shown

@@ -6,7 +6,7 @@ import os
 import struct
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from wandb.proto import wandb_internal_pb2
@@ -16,6 +16,9 @@ from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+RECORD: Any = wandb_internal_pb2.Record  # type: ignore[attr-defined]  # made as it is imported
 
 
 def train(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -30,7 +33,7 @@ def train(folder: Path, *arguments: str, **environment: str) -> subprocess.Compl
     )
 
 
-def records(file: Path) -> list[wandb_internal_pb2.Record]:
+def records(file: Path) -> list[Any]:
     """The records of a file of wandb's: after a header of 7 bytes a log in blocks of 32 KiB, as LevelDB writes it."""
     data, at, found, part = file.read_bytes(), 7, [], b""
     while at + 7 <= len(data):
@@ -41,7 +44,7 @@ def records(file: Path) -> list[wandb_internal_pb2.Record]:
         part += data[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):  # whole, or the last part
-            record = wandb_internal_pb2.Record()
+            record = RECORD()
             record.ParseFromString(part)
             found.append(record)
             part = b""
@@ -64,7 +67,9 @@ def test_curves_and_configuration_are_kept_to_be_sent(tmp_path: Path) -> None:
         for each in found
         if each.HasField("history")
     ]
-    assert [float(each["frames"]) for each in history] == read_table(tmp_path / "run" / "metrics.csv")["frames"].tolist()
+    assert [float(each["frames"]) for each in history] == read_table(tmp_path / "run" / "metrics.csv")[
+        "frames"
+    ].tolist()
     assert "success" in history[-1]
 
 

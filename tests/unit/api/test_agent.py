@@ -55,9 +55,7 @@ def test_one_environment_gives_a_number_and_its_seed_decides() -> None:
     for agent in agents:  # one that is not sure of anything
         torch.nn.init.zeros_(agent.trained.policy.policy_head.weight)
         torch.nn.init.zeros_(agent.trained.policy.policy_head.bias)
-    first, again, other = (
-        leco.Agent(agent.trained, seed=seed) for agent, seed in zip(agents, (5, 5, 6), strict=True)
-    )
+    first, again, other = (leco.Agent(agent.trained, seed=seed) for agent, seed in zip(agents, (5, 5, 6), strict=True))
     actions = [first.act(observation) for _ in range(30)]
     assert all(isinstance(each, int) for each in actions)
     assert actions == [again.act(observation) for _ in range(30)]
@@ -66,7 +64,9 @@ def test_one_environment_gives_a_number_and_its_seed_decides() -> None:
 
 def test_mistakes_are_one_sentence() -> None:
     agent = leco.load(ENTRY)
-    with pytest.raises(ValueError, match=r"the observation has shape \[5, 5, 3\], expected \[7, 7, 3\], or a row of such"):
+    with pytest.raises(
+        ValueError, match=r"the observation has shape \[5, 5, 3\], expected \[7, 7, 3\], or a row of such"
+    ):
         agent.act(np.zeros((5, 5, 3), np.uint8))
     agent.act(np.zeros((7, 7, 3), np.uint8))
     with pytest.raises(ValueError, match=r"there are 2 observations, and were 1: call reset\(\) between them"):

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from leco.cli import export as command
+from leco.config.training import NetworkConfig
 from leco.envs.registry import find_task
 from leco.evaluation.export import METADATA, check, export, load_step
 from leco.evaluation.rollout import EvaluationError
@@ -20,7 +21,6 @@ from leco.evaluation.trained import trained_state
 from leco.evaluation.zoo import find_run
 from leco.models.exported import ExportedPolicy
 from leco.models.kinds.table import PIXELS, networks_of
-from leco.config.training import NetworkConfig
 
 if TYPE_CHECKING:
     from leco.evaluation.trained import Trained

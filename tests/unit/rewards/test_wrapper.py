@@ -50,7 +50,7 @@ def walks(mode: AutoresetMode, **settings: Any) -> EpisodicCount:
     return EpisodicCount(SyncVectorEnv(makers, autoreset_mode=mode), **settings)
 
 
-def by_hand(actions_TE: npt.NDArray[np.int64], mode: AutoresetMode) -> list[list[int]]:
+def by_hand(actions_TE: npt.NDArray[np.int64], mode: AutoresetMode) -> npt.NDArray[np.int64]:
     """N of what each action led to, of each environment; 0 for an action that was not taken."""
     counts = []
     for e, length in enumerate((3, 5, 7)):
@@ -66,7 +66,7 @@ def by_hand(actions_TE: npt.NDArray[np.int64], mode: AutoresetMode) -> list[list
             seen[look.tobytes()] += 1
             found.append(seen[look.tobytes()])
         counts.append(found)
-    return np.array(counts).T.tolist()
+    return np.array(counts).T
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -75,7 +75,7 @@ def test_each_first_visit_of_an_episode_is_paid_less_the_mean_in_deviations(mode
     envs.reset(seed=0)
     actions_TE = np.random.default_rng(1).integers(0, 2, (2 * STEPS + 60, 3))
     played = [envs.step(action_E) for action_E in actions_TE]
-    count_TE = np.array(by_hand(actions_TE, mode))
+    count_TE = by_hand(actions_TE, mode)
     moments = BonusMoments(torch.zeros(()), torch.zeros(()))
     for batch, begin in enumerate((0, STEPS)):
         steps_TE = count_TE[begin : begin + STEPS]
