@@ -22,8 +22,10 @@ def tasks(arguments: Sequence[str]) -> None:
     print_table(("task", "max steps", "gamma", "what has to be done"), rows)
     sys.stdout.write("\n")
     for family in FAMILIES.values():
-        more = f", and any other id that it registers, for example {family.example}" if family.other else ""
-        sys.stdout.write(f"Played by {family.title}: {', '.join(task.name for task in family.tasks)}{more}.\n")
+        known = [task.name for task in family.tasks]
+        if family.other is not None:
+            known.append(f"any other id that it knows, for example {family.example}")
+        sys.stdout.write(f"Played by {family.title}: {', '.join(known)}.\n")
 
 
 def methods(arguments: Sequence[str]) -> None:

@@ -91,7 +91,7 @@ class Experiment:
 
 
 # Hashes of cells, and what each counts.
-_COUNTED = {Hash.OBJECTS: "objects", Hash.CELLS: "cells", Hash.VQ_CELLS: "codes of cells"}
+COUNTED_CELLS = {Hash.OBJECTS: "objects", Hash.CELLS: "cells", Hash.VQ_CELLS: "codes of cells"}
 RESERVED_VERSIONS = 1000  # by which versions of parameters leap at every start of a learner
 _POSITIVE = (
     *("frames", "actors.num_envs", "actors.unroll_length", "learner.batch_size", "learner.publish_every"),
@@ -216,16 +216,16 @@ def _check_hash(experiment: Experiment) -> None:
         raise ConfigError(f"hash.bits is {size.bits}, expected 1 to 2048: a code has at most 256 bytes")
     given = [name for name in ("size", "codebook_size", "dsc_levels", "bits") if getattr(size, name) is not None]
     unused = [name for name in given if method.hash is not Hash.VQ_CELLS or name != "codebook_size"]
-    if unused and method.hash in (Hash.EXACT, *_COUNTED):
+    if unused and method.hash in (Hash.EXACT, *COUNTED_CELLS):
         raise ConfigError(
             f"hash.{unused[0]} is {getattr(size, unused[0])}, but the hash {method.hash.value} has no such size: leave it out, "
             "or choose another hash.kind"
         )
     kind = find_kind(find_task(experiment.task).observation_shape)
-    if method.hash in _COUNTED and not kind.has_cells:
+    if method.hash in COUNTED_CELLS and not kind.has_cells:
         countable = " and ".join(each.title for each in KINDS if each.has_cells)
         raise ConfigError(
-            f"{experiment.task} shows {kind.title}, and {_COUNTED[method.hash]} are counted in {countable}: choose another "
+            f"{experiment.task} shows {kind.title}, and {COUNTED_CELLS[method.hash]} are counted in {countable}: choose another "
             "method or hash.kind"
         )
     if size.size is not None and method.learns_hash and size.size not in (kind.hash_sizes or (size.size,)):

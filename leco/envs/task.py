@@ -71,6 +71,8 @@ class Family:
     reproducible   whether an episode depends on its seed and its actions alone; without it, no run is deterministic
     replayer  plays episodes of a task again, if levels can be made again from their seed
     max_envs  how many environments an evaluation plays side by side, where one is a process; None for one an episode
+    draw      views of MiniGrid's cells as its tasks show them, where that is something else; its environments then have them as
+              `view_EO`
     max_recorded   how many episodes of an evaluation are recorded, where they are large; None for all
     """
 
@@ -82,5 +84,6 @@ class Family:
     example: str = ""
     reproducible: bool = True
     replayer: Callable[[Task], Replayer] | None = None
+    draw: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]] | None = None
     max_envs: int | None = None
     max_recorded: int | None = None
