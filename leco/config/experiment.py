@@ -215,8 +215,8 @@ def _check_hash(experiment: Experiment) -> None:
     if size.bits is not None and not 1 <= size.bits <= 2048:
         raise ConfigError(f"hash.bits is {size.bits}, expected 1 to 2048: a code has at most 256 bytes")
     given = [name for name in ("size", "codebook_size", "dsc_levels", "bits") if getattr(size, name) is not None]
-    unused = [name for name in given if method.hash is not Hash.VQ_CELLS or name != "codebook_size"]
-    if unused and method.hash in (Hash.EXACT, *COUNTED_CELLS):
+    unused = [name for name in given if method.hash not in (Hash.VQ_CELLS, Hash.VQ_PATCHES) or name != "codebook_size"]
+    if unused and method.hash in (Hash.EXACT, Hash.VQ_PATCHES, *COUNTED_CELLS):
         raise ConfigError(
             f"hash.{unused[0]} is {getattr(size, unused[0])}, but the hash {method.hash.value} has no such size: leave it out, "
             "or choose another hash.kind"
@@ -228,6 +228,11 @@ def _check_hash(experiment: Experiment) -> None:
             f"{experiment.task} shows {kind.title}, and {COUNTED_CELLS[method.hash]} are counted in {countable}: choose another "
             "method or hash.kind"
         )
+    if method.hash is Hash.VQ_PATCHES and kind.has_cells:
+        raise ConfigError(
+            f"{experiment.task} shows {kind.title}, and patches are counted in pictures: choose another hash.kind, or the task "
+            f"{experiment.task}-RGB"
+        )
     if size.size is not None and method.learns_hash and size.size not in (kind.hash_sizes or (size.size,)):
         expected = " or ".join(str(list(each)) for each in kind.hash_sizes or ())
         raise ConfigError(f"hash.size is {list(size.size)}, expected {expected} for a learned hash of {kind.title}")
@@ -235,6 +240,10 @@ def _check_hash(experiment: Experiment) -> None:
 
 def _check_network(experiment: Experiment) -> None:
     kind = find_kind(find_task(experiment.task).observation_shape)
+    if experiment.network.encoder == "patches" and kind.has_cells:
+        raise ConfigError(
+            f'network.encoder is "patches", but {experiment.task} shows {kind.title}, which are no pictures: leave it out'
+        )
     if experiment.network.encoder == "one-hot" and not kind.has_cells:
         raise ConfigError(
             f'network.encoder is "one-hot", but {experiment.task} shows {kind.title}, which are no categories: leave it out'

@@ -86,7 +86,9 @@ def with_preset(table: dict[str, Any], name: object, *, method: Method, kind: Ki
         return table
     below = tomllib.loads(LAPTOP if kind.laptop is None else kind.laptop)
     if kind.laptop is None:
-        below = _merged(below, tomllib.loads(method.laptop))
+        below = _merged(_merged(below, tomllib.loads(kind.laptop_changes)), tomllib.loads(method.laptop))
+        if "hash" in below:
+            below["hash"]["kind"] = kind.laptop_hash
     return _merged(below, table)
 
 

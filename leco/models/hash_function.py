@@ -16,7 +16,7 @@ from leco.algo.dedup import distinct
 from leco.algo.hashes import DIGEST_WIDTH, digest, dsc_code
 from leco.config.training import HashConfig
 from leco.methods.table import Hash
-from leco.models.intrinsic import CellHashModule, HashModule
+from leco.models.intrinsic import CodebookModule, HashModule
 from leco.models.kinds.table import networks_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class HashFunction(NamedTuple):
 
     width: int
     hash_: Callable[[Tensor], Tensor]
-    network: HashModule | CellHashModule | None = None
+    network: HashModule | CodebookModule | None = None
     levels: int = 1
 
     def level(self, number: int) -> HashFunction:
@@ -101,8 +101,8 @@ def make_hash_function(
         return HashFunction(networks.OBJECT_CODE_WIDTH, networks.objects_code)
     if method.hash is Hash.CELLS:
         return HashFunction(DIGEST_WIDTH, networks.cells_code, levels=networks.CELL_LEVELS)
-    if method.hash is Hash.VQ_CELLS and isinstance(intrinsic, CellHashModule):
-        return HashFunction(DIGEST_WIDTH, intrinsic.code, intrinsic, levels=networks.CELL_LEVELS)
+    if method.hash in (Hash.VQ_CELLS, Hash.VQ_PATCHES) and isinstance(intrinsic, CodebookModule):
+        return HashFunction(DIGEST_WIDTH, intrinsic.code, intrinsic, levels=intrinsic.levels)
     if not isinstance(intrinsic, HashModule):
         raise ValueError(  # noqa: TRY004  # what is missing are networks, whatever their type
             f"method {method.name!r} has a learned hash: its networks are needed"

@@ -6,6 +6,7 @@ integers, [T, B, height, width, channels]. Calls with T = 1 that carry the state
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -105,3 +106,13 @@ class Policy(nn.Module):
             if tensor.shape != steps_TB:
                 like = "the observation" if index_TB is None else "index_TB"
                 raise ValueError(f"{name} has shape {list(tensor.shape)}; expected {list(steps_TB)}, as {like}")
+
+
+def begin_orthogonal(policy: Policy) -> None:
+    """Weights begin orthogonal, with a gain that keeps the size of what passes through the encoder; biases begin at zero."""
+    for name, parameter in policy.named_parameters():
+        if parameter.dim() == 1:
+            nn.init.zeros_(parameter)
+        else:
+            gain = {"encoder": math.sqrt(2), "policy_head": 0.01}.get(name.partition(".")[0], 1.0)
+            nn.init.orthogonal_(parameter, gain)

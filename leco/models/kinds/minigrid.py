@@ -20,7 +20,7 @@ from leco.models.autoencoder import Chain, Decoder, Normed, Scale, down, up
 from leco.models.exploration import Embedding
 from leco.models.intrinsic import WIDTH
 from leco.models.kinds.table import MINIGRID, Autoencoder, Features
-from leco.models.policy import PAPER_WIDTH, Policy
+from leco.models.policy import PAPER_WIDTH, Policy, begin_orthogonal
 
 if TYPE_CHECKING:
     from leco.config.training import NetworkConfig
@@ -83,12 +83,7 @@ class MiniGridPolicy(Policy):
         super().__init__(
             num_actions, encoder, image=MINIGRID.shape, width=width, layers=1, use_last_action_reward=False
         )
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 1:
-                nn.init.zeros_(parameter)
-            else:
-                gain = {"encoder": math.sqrt(2), "policy_head": 0.01}.get(name.partition(".")[0], 1.0)
-                nn.init.orthogonal_(parameter, gain)
+        begin_orthogonal(self)
 
 
 class CellFeatures(nn.Module):
