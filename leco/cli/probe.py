@@ -73,7 +73,8 @@ def _probe(given: argparse.Namespace) -> None:
             "a task such as KeyCorridorS4R3-RGB"
         )
     torch.manual_seed(0)
-    every = [each.value for each in HASHES if kind.has_cells or each not in COUNTED_CELLS]
+    others = (Hash.VQ_PATCHES,) if kind.has_cells else COUNTED_CELLS
+    every = [each.value for each in HASHES if each not in others]
     hashes = {name: _untrained(name, given.task) for name in given.hash or (() if given.runs else every)}
     hashes |= {str(run): _trained(run, task.observation_shape) for run in given.runs}
     policy = None if given.policy is None else trained_state(given.policy).policy
