@@ -138,7 +138,7 @@ def hash_words(words_NW: Tensor, salt: int = 0) -> Tensor:
     key_W = _scrambled(position_W * _ODD + salt)
     # Some rows at a time, so that what is between stays in the processor's cache: pictures have a thousand words.
     rows = max(_IN_CACHE // max(words_NW.shape[1], 1), 1)
-    return torch.cat([_scrambled(part_NW + key_W).sum(1) for part_NW in words_NW.split(rows)])
+    return torch.cat([_scrambled(part_NW + key_W).sum(1) for part_NW in torch.split(words_NW, rows)])
 
 
 def _scrambled(x: Tensor) -> Tensor:

@@ -113,8 +113,7 @@ class PatchCodebook(nn.Module):
         """
         start = float(torch.rand((), generator=generator, dtype=torch.float64))
         index_V, times_V = systematic_sample(times_U, max(PATCHES // patch_UPX.shape[1], 1), start)
-        patch_VPX = patch_UPX[index_V[times_V > 0]]
-        times_V = times_V[times_V > 0]
+        patch_VPX = patch_UPX[index_V]
         unique = distinct(patch_VPX.flatten(0, 1))
         times_M = torch.bincount(
             unique.index_N, times_V.repeat_interleave(patch_VPX.shape[1]), len(unique.multiplicity_U)

@@ -390,7 +390,7 @@ def test_cells_are_no_pictures() -> None:
     ):
         parse(TASK, {"network.encoder": "patches"})
     with pytest.raises(
-        ConfigError, match=r"patches are counted in pictures: choose another hash.kind, or the task \w+-RGB"
+        ConfigError, match=r"patches are counted in pictures: choose another hash.kind, or the task \S+-RGB"
     ):
         parse(TASK, {"hash.kind": "vq-patches"})
     with pytest.raises(ConfigError, match=r"hash.bits is 25, but the hash vq-patches has no such size"):

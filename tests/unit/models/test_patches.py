@@ -42,7 +42,7 @@ def learned(pictures: list[Tensor], times: list[float], updates: int = 3, codes:
 def same(book: PatchCodebook, one: Tensor, other: Tensor) -> tuple[bool, bool]:
     """Whether two pictures have one code, at each level."""
     code_2L = book.levels(torch.stack([one, other])).view(2, 2, 16)
-    return tuple((code_2L[0] == code_2L[1]).all(-1).tolist())  # type: ignore[return-value]
+    return tuple((code_2L[0] == code_2L[1]).all(-1).tolist())
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,12 @@ def test_the_codebook_moves_by_running_means_of_balanced_weights() -> None:
     torch.testing.assert_close(book.vectors_KD[0], torch.full((48,), mean, dtype=torch.float32))
     torch.testing.assert_close(book.used_K, torch.tensor([1.0, 0.95]))
     torch.testing.assert_close(book.vectors_KD[1], torch.full((48,), 10.0))
+
+
+def test_patches_of_a_code_weigh_together_as_the_root_of_what_they_do() -> None:
+    weight_M, code_M = torch.tensor([1.0, 3.0, 1.0]), torch.tensor([0, 0, 2])
+    expected = torch.tensor([0.5, 1.5, 1.0])  # 4 to 1 in sum, then 2 to 1
+    torch.testing.assert_close(PatchCodebook(3, 1)._balanced(weight_M, code_M), expected / 3)
 
 
 def test_padding_is_no_picture() -> None:
