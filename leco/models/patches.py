@@ -37,6 +37,7 @@ CODES = 128  # K, where `hash.codebook_size` does not say
 LEVELS = 2
 WORDS = 2.0  # that a picture has on average
 MOST_SHARE = 0.5  # of pictures that may have a word
+STAYS = 1.5  # so many times both while it is one already: words that came and went would make pictures new again
 PATCHES = 65_536  # of a batch that are looked at, nearly
 DECAY = 0.95  # of the running sums that the codebook is made of
 VIEWS_DECAY = 0.98  # of how many pictures have a code
@@ -61,6 +62,7 @@ class PatchCodebook(nn.Module):
     used_K: Tensor
     sum_KD: Tensor
     in_views_K: Tensor
+    word_K: Tensor
     error: Tensor
 
     def __init__(self, codes: int, channels: int) -> None:
@@ -69,7 +71,8 @@ class PatchCodebook(nn.Module):
         self.register_buffer("vectors_KD", torch.full((codes, width), _FAR))
         self.register_buffer("used_K", torch.zeros(codes))
         self.register_buffer("sum_KD", torch.zeros(codes, width))
-        self.register_buffer("in_views_K", torch.ones(codes))
+        self.register_buffer("in_views_K", torch.zeros(codes))
+        self.register_buffer("word_K", torch.zeros(codes))
         self.register_buffer("error", torch.zeros(()))
 
     def code(self, patch_NPX: Tensor) -> Tensor:
@@ -82,10 +85,8 @@ class PatchCodebook(nn.Module):
         return code_M[unique.index_N].view(patch_NPX.shape[:2])
 
     def words(self) -> Tensor:
-        """Which codes are words: bool [K + 1]. The rarest, as long as a picture has no more than two of them on average."""
-        rarest = self.in_views_K.sort()
-        some_K = (rarest.values.cumsum(0) <= WORDS) & (rarest.values < MOST_SHARE)
-        return functional.pad(torch.zeros_like(some_K).scatter_(0, rarest.indices, some_K), (0, 1), value=True)
+        """Which codes are words, and that strange is one: bool [K + 1]."""
+        return functional.pad(self.word_K > 0, (0, 1), value=True)
 
     def levels(self, patch_NPX: Tensor) -> Tensor:
         """Two codes of each picture, as digests: the words that it has, wherever they are; the rarest of them.
@@ -129,9 +130,18 @@ class PatchCodebook(nn.Module):
         share_K = (times_V.to(z_MD.dtype) @ has_VK.to(z_MD.dtype)) / times_V.sum()
         slow_K = torch.lerp(share_K, self.in_views_K, VIEWS_DECAY)
         self.in_views_K.copy_(torch.where(fresh_K, share_K, slow_K))
+        self._choose_words(fresh_K)
         error = weight_M @ self._distance(z_MD, code_M)
         self.error.copy_(torch.where(self.error > 0, torch.lerp(error, self.error, ERROR_DECAY), error))
         return error
+
+    def _choose_words(self, fresh_K: Tensor) -> None:
+        """The rarest codes, as long as a picture has no more than two of them on average."""
+        rarest = self.in_views_K.sort()
+        total_K = torch.zeros_like(self.in_views_K).scatter_(0, rarest.indices, rarest.values.cumsum(0))
+        becomes_K = (total_K <= WORDS) & (self.in_views_K < MOST_SHARE)
+        stays_K = (total_K <= STAYS * WORDS) & (self.in_views_K < STAYS * MOST_SHARE)
+        self.word_K.copy_(becomes_K | ((self.word_K > 0) & stays_K & ~fresh_K))
 
     def _balanced(self, weight_M: Tensor, code_M: Tensor) -> Tensor:
         """The weight of patches, so that all of a code together weigh as the root of what they did; 1 in sum."""
