@@ -54,7 +54,7 @@ class Spin(gymnasium.Env[Any, Any]):
 
 
 if "Spin-v0" not in gymnasium.registry:  # this file is both the program and the module that registers it
-    gymnasium.register("Spin-v0", entry_point=Spin, max_episode_steps=500)
+    gymnasium.register("Spin-v0", entry_point="vectorisation:Spin", max_episode_steps=500)
 
 
 def rate(step: Step, num_envs: int, num_actions: int, seconds: float) -> float:
@@ -87,13 +87,13 @@ def measure(task_id: str, kwargs: dict[str, Any], num_envs: int, seconds: float)
         with closing(kind(made)) as vector:
             vector.reset()
             found[name] = rate(vector.step, num_envs, actions, seconds)
-    for name, kind in (
+    for name, own in (
         ("Gymnasium SyncVectorEnv (CleanRL)", gymnasium.vector.SyncVectorEnv),
         ("Gymnasium AsyncVectorEnv", gymnasium.vector.AsyncVectorEnv),
     ):
-        with closing(kind(made)) as vector:
-            vector.reset(seed=0)
-            found[name] = rate(vector.step, num_envs, actions, seconds)
+        with closing(own(made)) as envs:
+            envs.reset(seed=0)
+            found[name] = rate(envs.step, num_envs, actions, seconds)
     return found
 
 
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     given = parser.parse_args()
-    cases = {"CartPole-v1": ("CartPole-v1", {})}
+    cases: dict[str, tuple[str, dict[str, Any]]] = {"CartPole-v1": ("CartPole-v1", {})}
     cases |= {f"a step of {ms:g} ms": (SPIN, {"milliseconds": ms}) for ms in MILLISECONDS}
     columns = {
         name: measure(task_id, kwargs, given.num_envs, given.seconds) for name, (task_id, kwargs) in cases.items()

@@ -141,7 +141,7 @@ def seconds_of_step(one: partial[Single]) -> float:
     with closing(one()) as env:
         seen = env.reset(seed=0)[0]
         for _ in range(TRIED):
-            mask = seen[-env.encoder.layout.actions :] if env.encoder.layout.actions else np.ones(env.action_space.n)
+            mask = seen[-env.encoder.layout.actions :] if env.encoder.layout.actions else np.ones(env.num_actions)
             action = int(random.choice(np.flatnonzero(mask)))
             begin = time.perf_counter()
             seen, _, terminated, truncated, _ = env.step(action)

@@ -119,7 +119,7 @@ def make_one(
         ValueError: it cannot be made so.
     """
     spec = deepcopy(find_spec(name))
-    shown = {} if render_mode is None else {"render_mode": render_mode}
+    shown: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     try:
         env: gymnasium.Env[Any, Any] = gymnasium.make(spec, disable_env_checker=True, **shown, **kwargs)
     except (TypeError, gymnasium_error.Error, ImportError) as problem:

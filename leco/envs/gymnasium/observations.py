@@ -151,7 +151,8 @@ def _scaled(space: spaces.Box) -> Callable[[Any], npt.NDArray[np.float32]]:
     shift = -1 - scale * low[at]
 
     def by_bounds(value: Any) -> npt.NDArray[np.float32]:
-        return (np.asarray(value, np.float64).ravel() * scale + shift).astype(np.float32)
+        numbers: npt.NDArray[np.float64] = np.asarray(value, np.float64).ravel() * scale + shift
+        return numbers.astype(np.float32)
 
     def read(value: Any) -> npt.NDArray[np.float32]:
         value = np.asarray(value, np.float64).ravel()

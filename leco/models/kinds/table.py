@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from leco.config.training import NetworkConfig
-    from leco.models.autoencoder import Chain, Decoder, Scale
+    from leco.models.autoencoder import Chain, Decoder
     from leco.models.exploration import Embedding
     from leco.models.policy import Policy
 
@@ -190,7 +190,7 @@ KINDS = (
 class Autoencoder(NamedTuple):
     """What is between an observation and z_e: an image of it, the encoder, and the decoder back to the image."""
 
-    scale: Scale
+    scale: nn.Module
     encoder: Chain
     decoder: Decoder
 
