@@ -5,7 +5,7 @@ READY := .venv/.ready
 PROTOS := $(wildcard proto/leco/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo unit test e2e lint k8s-lint proto proto-check proto-accept bench chaos constraints docs clean
+.PHONY: help dist demo unit test e2e lint k8s-lint proto proto-check proto-accept bench chaos constraints docs clean
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -35,6 +35,7 @@ lint: $(READY) proto-check ## ruff, mypy --strict, import rules, proto checks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python deploy/observability/derive.py --check
+	$(BIN)/python docs/derive_settings.py --check
 
 .venv-checkov: # its own, because it pins a hundred packages
 	@$(PYTHON) -m venv $@
@@ -83,6 +84,16 @@ chaos: $(READY) ## Ten minutes of kills, pauses and hostile clients (CHAOS_MINUT
 docs: .venv-docs/.ready ## Build the documentation into site/, and check every link in it
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
+.venv-dist/.ready: # its own: what builds and checks packages, and nothing else
+	@$(PYTHON) -m venv --clear .venv-dist
+	@.venv-dist/bin/pip install --quiet --disable-pip-version-check build==1.6.1 twine==7.0.0
+	@touch $@
+
+dist: .venv-dist/.ready ## Build the wheel and the source distribution into dist/, and check what PyPI would
+	@rm -rf dist
+	@.venv-dist/bin/python -m build
+	@.venv-dist/bin/twine check --strict dist/*
+
 constraints: ## Bring constraints.txt up to date (in a fresh environment)
 	$(PYTHON) -m venv --clear .venv-constraints
 	.venv-constraints/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
@@ -90,4 +101,4 @@ constraints: ## Bring constraints.txt up to date (in a fresh environment)
 	rm -rf .venv-constraints
 
 clean: ## Remove .venv and caches
-	rm -rf .venv .venv-checkov .venv-docs site .k8s-lint .venv-sample-factory .envpool .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-checkov .venv-docs .venv-dist dist site .k8s-lint .venv-sample-factory .envpool .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -65,7 +65,7 @@ TASKS = (
     Task("KeyCorridorS6R3", 1.6e6, 3, 2e6, 300),
     Task("ObstructedMaze-1Dlhb", 4e5, 5, 0.5e6),
     Task("ObstructedMaze-1Q", 1.6e6, 3, 2e6, solvable=0.933),  # benchmarks/solvable.py
-    Task("ObstructedMaze-2Q", 3e6, 3, 4e6, solvable=0.966),
+    Task("ObstructedMaze-2Q", 2.5e6, 3, 4e6, solvable=0.966),
     Task("ObstructedMaze-Full", 6e6, 1, 1e7),
 )
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
+from leco.algo.ranks import all_sum, world_size
+
 
 def log_prob(logits_TBA: Tensor, action_TB: Tensor) -> Tensor:
     """log pi(a[t]) of the actions that were taken. Returns [T, B].
@@ -102,6 +104,8 @@ def weighted_mean(x_N: Tensor, weight_N: Tensor | None = None) -> Tensor:
     """The mean over all elements of x_N [N, ...], as if row n were there weight_N[n] times.
 
     weight_N  any type, at least 0 and not all 0; a row of weight 0 is padding. None counts each row once
+
+    Of several ranks (`leco.algo.ranks`) each has some of the rows, and the mean of what they return is that over all rows.
     """
     if x_N.ndim == 0:
         raise ValueError("x_N is a single number, expected [N, ...]")
@@ -111,7 +115,7 @@ def weighted_mean(x_N: Tensor, weight_N: Tensor | None = None) -> Tensor:
         raise ValueError(f"weight_N has shape {tuple(weight_N.shape)}, expected one weight for each of {len(x_N)} rows")
     weight_N = weight_N.to(x_N.dtype)
     mean_N = x_N.reshape(len(x_N), -1).mean(dim=1)
-    return (weight_N * mean_N).sum() / weight_N.sum()
+    return (weight_N * mean_N).sum() / (all_sum(weight_N.sum()) / world_size())
 
 
 def require_same_shape(**tensors: Tensor) -> None:

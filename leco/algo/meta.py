@@ -21,6 +21,7 @@ import torch
 from torch.autograd import forward_ad
 
 from leco.algo.losses import log_prob, policy_gradient_loss
+from leco.algo.ranks import all_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -84,9 +85,10 @@ def meta_gradient_weights(
     theta_new = {name: after[name].detach().requires_grad_() for name in names}
     loss = outer_loss(forward(theta_new)[0], log_pi_TB.detach(), action_TB, advantage_e_TB)
     gradients = torch.autograd.grad(loss, [theta_new[name] for name in names], allow_unused=True)
+    found = all_mean({name: g for name, g in zip(names, gradients, strict=True) if g is not None})
     direction = {
-        name: torch.zeros_like(theta_new[name]) if gradient is None else jacobian_diag[name] * gradient
-        for name, gradient in zip(names, gradients, strict=True)
+        name: jacobian_diag[name] * found[name] if name in found else torch.zeros_like(theta_new[name])
+        for name in names
     }
     if clipping is not None:
         direction = dict(clipping(direction))

@@ -54,6 +54,11 @@ def save(path: str | Path, state: TrainingState | ActingParams, metadata: Mappin
 
     metadata  small values by name, which `load` gives back; floats must be finite
     """
+    atomic_write(Path(path), dumps(state, metadata))
+
+
+def dumps(state: TrainingState | ActingParams, metadata: Mapping[str, MetadataValue]) -> bytes:
+    """What `save` writes."""
     for name, value in metadata.items():
         if not (isinstance(name, str) and _is_metadata_value(value)):
             raise ValueError(f"value {name!r} is {value!r}, expected a str, bool, int or finite float")
@@ -70,7 +75,7 @@ def save(path: str | Path, state: TrainingState | ActingParams, metadata: Mappin
     data = safetensors.torch.save(tensors, {KEY: _text(document)})
     if (size := _header_size(data)) > MAX_HEADER_BYTES:
         raise ValueError(f"names and metadata take {size} bytes, expected at most {MAX_HEADER_BYTES}: save less of it")
-    atomic_write(Path(path), data)
+    return data
 
 
 def not_finite(state: TrainingState | ActingParams) -> str:
@@ -90,16 +95,24 @@ def load(path: str | Path, like: State) -> tuple[State, dict[str, MetadataValue]
 
     Raises SavedStateError if the file does not fit, OSError if it cannot be read.
     """
-    expected = dict(_leaves(like, ""))
-    most = 8 + MAX_HEADER_BYTES + sum(x.nbytes for x in expected.values() if isinstance(x, Tensor))
     with Path(path).open("rb") as file:
-        data = file.read(most + 1)
+        data = file.read(_most(like) + 1)
     try:
-        found, metadata = _decoded(data, expected, most)
+        return loads(data, like)
     except SavedStateError as error:
         raise SavedStateError(f"{path} {error}") from error.__cause__
+
+
+def loads(data: bytes, like: State) -> tuple[State, dict[str, MetadataValue]]:
+    """What `load` reads."""
+    found, metadata = _decoded(data, dict(_leaves(like, "")), _most(like))
     state: State = _filled(like, "", found)
     return state, metadata
+
+
+def _most(like: object) -> int:
+    """The bytes that such a state can take."""
+    return 8 + MAX_HEADER_BYTES + sum(x.nbytes for _, x in _leaves(like, "") if isinstance(x, Tensor))
 
 
 _DAMAGED = "restore a copy of it, or remove it to begin anew"

@@ -12,9 +12,8 @@ import torch
 
 from leco.checkpoint.state_file import SavedStateError
 from leco.cli.train import train
-from leco.config.experiment import ConfigError
+from leco.config.experiment import ConfigError, task_of
 from leco.config.toml import parse
-from leco.envs.registry import find_task
 from leco.evaluation.record import make_recording
 from leco.evaluation.rollout import Keeper, evaluate
 from leco.evaluation.summary import summary
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ConfigError as error:
         parser.refuse(error)
     torch.set_num_threads(1)
-    task = find_task(experiment.task)
+    task = task_of(experiment)
     goal = f"until {100 * (experiment.until or 1):g} % of the last 100 episodes are solved"
     sys.stdout.write(f"Training {goal}. {task.name} is {task.description}.\n")
     try:
@@ -83,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def play(folder: Path, episodes: int, picture: Path) -> None:
     """Plays fresh episodes with a run or an entry of the zoo, says how they went, and draws the first that was solved."""
     trained, keeper = trained_state(folder, "newest"), Keeper(episodes)
-    task = find_task(trained.experiment.task)
+    task = task_of(trained.experiment)
     sys.stdout.write(
         f"\n{task.name}, after {counted(trained.updates, 'update')}: {counted(episodes, 'fresh episode')}\n"
     )

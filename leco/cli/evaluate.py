@@ -19,7 +19,7 @@ from leco.evaluation.recording import FOLDER, recording_name, write_recording
 from leco.evaluation.rollout import EvaluationError, Keeper, Result, evaluate
 from leco.evaluation.summary import numbers, summary
 from leco.evaluation.trained import read_experiment, trained_state
-from leco.evaluation.zoo import absent, is_entry
+from leco.evaluation.zoo import absent, find_run, is_entry
 from leco.words import counted
 from services.flags import Parser, new_file, whole_number
 
@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.checkpoint == "milestones" and (given.video or given.json):
         parser.error("--video and --json are of one checkpoint: name it, for example --checkpoint 50%")
     torch.set_num_threads(1)
+    given.run = find_run(given.run)
     try:
         every = [given.checkpoint]
         if given.checkpoint == "milestones" and not is_entry(given.run):

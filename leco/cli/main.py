@@ -15,6 +15,7 @@ COMMANDS = {
     "eval": ("leco.cli.evaluate", "play fresh episodes with a trained policy", "actor,learner,report"),
     "watch": ("leco.cli.watch.command", "show a run as a live page in the browser", "actor,learner,report"),
     "zoo": ("leco.cli.zoo", "list trained policies that come with leco, or add one", "actor,learner"),
+    "export": ("leco.cli.export", "write a trained policy as ONNX or TorchScript", "actor,export,learner"),
     "sweep": ("leco.cli.sweep.command", "train and evaluate methods, tasks and seeds, and compare them", ""),
     "report": ("leco.cli.report", "a page of figures from runs or a sweep", "report"),
     "probe": ("leco.cli.probe", "what hashes see: doors, objects, turns, first visits", "actor,learner"),

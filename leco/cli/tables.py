@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from leco.config.experiment import ConfigError
 from leco.config.toml import parse, to_toml
 from leco.envs.registry import FAMILIES, TASKS
-from leco.methods.table import METHODS
+from leco.methods.own import installed_names
+from leco.methods.table import METHODS, find_method
 from services.flags import Parser
 
 if TYPE_CHECKING:
@@ -50,8 +51,15 @@ def experiment_of(name: str) -> str:
 def methods(arguments: Sequence[str]) -> None:
     """Prints the methods."""
     Parser("leco methods", description="Lists the methods.").parse_args(arguments)
-    rows = [(m.name, m.hash.value, m.bonus, m.modulation.value, m.description) for m in METHODS.values()]
+    found, damaged = list(METHODS.values()), []
+    for name in installed_names():
+        try:
+            found.append(find_method(name))
+        except ValueError as error:
+            damaged.append(f"{error}\n")
+    rows = [(m.name, m.hash.value, m.bonus, m.modulation.value, m.description) for m in found]
     print_table(("method", "hash", "novelty", "modulation", "in words"), rows)
+    sys.stdout.write("".join(damaged))
 
 
 def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

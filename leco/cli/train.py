@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import random
 import re
@@ -11,15 +10,19 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from leco.checkpoint.folder_lock import locked
+from leco.cli.listeners import Telling
 from leco.cli.progress import Progress, verdict
 from leco.cli.store import use_store
 from leco.cli.train_flags import STORE, add_flags, read_experiment
+from leco.cli.troubles import Troubles
+from leco.cli.wandb_log import wandb_listeners
 from leco.config.experiment import ConfigError
 from leco.config.toml import to_toml
 from leco.evaluation.zoo import is_entry
@@ -29,10 +32,12 @@ from leco.telemetry.provenance import CLOCK_ZERO, COMMAND, process_start, typed_
 from services.flags import FINAL, Parser
 from services.learner.device import NO_GPU, find_device
 from services.learner.run_folder import check_same
+from services.parent import end_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from leco.cli.listeners import Listener
     from leco.config.experiment import Experiment
 
 DESCRIPTION = """\
@@ -60,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.refuse(error)
     if given.device == "auto" and device == "cpu":
         sys.stdout.write(f"{NO_GPU}: training on the CPU\n")
-    folder: Path = given.run_dir or usual_folder(experiment)
+    folder: Path = given.run_dir or default_folder(experiment)
     if is_entry(folder):
         parser.error(f"{folder} is an entry of the zoo, which is only played: choose another folder with --run-dir")
     if given.store is not None and "@" in given.store:
@@ -69,29 +74,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"variable {STORE}"
         )
     store = given.store or os.environ.get(STORE) or "memory"
-    how = {"actors": given.actors, "store": store, "threads": given.threads, "device": device}
+    how = {"actors": given.actors, "store": store, "threads": given.threads, "device": device, "ranks": given.ranks}
     try:
-        sys.exit(train(experiment, folder, **how, began=process_start()))
+        with wandb_listeners(given.wandb, experiment, folder) as listeners:
+            code = train(experiment, folder, **how, began=process_start(), listeners=listeners)
+        sys.exit(code)
     except (ConfigError, OSError) as error:  # of the folder or of the store: nothing has begun
         parser.refuse(error)
 
 
-def usual_folder(experiment: Experiment) -> Path:
-    """The folder of a run that names none. Ids of Gymnasium have characters that names of files should not have."""
-    task = re.sub(r"[^A-Za-z0-9._-]+", "-", experiment.task)
-    return Path("runs") / f"{task}-{experiment.method}-{experiment.seed}"
+def default_folder(experiment: Experiment) -> Path:
+    """Where a run goes that nobody gave a folder; a method of one's own has a colon in its name, which no folder should."""
+    return Path("runs") / re.sub(r"[^A-Za-z0-9._-]", "_", f"{experiment.task}-{experiment.method}-{experiment.seed}")
 
 
 SAYS_AFTER_SECONDS = 3.0
 LONGEST_UPDATE_SECONDS = 600.0  # one of pixels on few processors takes a minute, with its save
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1
-
-
-def _end_with_parent() -> None:
-    """Has Linux send SIGTERM to this process when its parent ends, even by a kill: then the learner saves and nothing is left."""
-    if sys.platform == "linux":
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @dataclass
@@ -107,6 +105,11 @@ class Child:
     place: int = 0  # in its log, where the present start begins
     environment: dict[str, str] = field(default_factory=dict)  # beside that of this process
 
+    @property
+    def is_actor(self) -> bool:
+        """Whether it is one of the actors."""
+        return self.name.startswith("actor")
+
     def start(self) -> None:
         """Starts it; what it prints goes to its log."""
         self.started = time.monotonic()
@@ -119,7 +122,7 @@ class Child:
                 stderr=out,
                 env=os.environ | self.environment,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,  # noqa: PLW1509  # no threads here
+                preexec_fn=end_with_parent,  # noqa: PLW1509  # it takes no lock that a thread of a notebook could have
             )
 
     def ended(self) -> int | None:
@@ -174,56 +177,66 @@ def train(
     store: str,
     threads: int,
     device: str = "cpu",
+    ranks: int = 1,
     out: TextIO = sys.stdout,
     began: float | None = None,
+    listeners: Sequence[Listener] = (),
+    command: str | None = None,
 ) -> int:
     """Runs everything to the end, and says when the task was learned.
 
     Args:
         experiment, folder: What, and where.
-        actors, store, threads, device: How; as the flags.
+        actors, store, threads, device, ranks: How; as the flags.
         out: Where progress is shown.
         began: When the command began, as time.monotonic() counts; from there on the run's seconds are counted. Default: now.
+        listeners: Are told each new line of metrics.csv, and may end the run.
+        command: What the run's folder says that it was made by; what was typed, if not given.
 
     Returns:
-        The exit code: 0 if training is done, 130 after Ctrl-C, 1 if a service would not run.
+        The exit code: 0 if training is done, 130 after Ctrl-C or when a listener ended it, 1 if a service would not run.
 
     Raises:
         ConfigError: another process trains in this folder, it has a run of another experiment, or the store does not answer.
         OSError: the folder cannot be written to.
     """
     began = time.monotonic() if began is None else began
-    with locked(folder):  # now, and not when the learner finds out
-        check_same(folder, experiment)
     if find_method(experiment.method).counts:
         use_store(store)
+    with locked(folder):  # now, and not when the learner finds out
+        check_same(folder, experiment)
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     config = folder / "requested.toml"
     config.write_text(to_toml(experiment))
-    os.environ[COMMAND] = typed_command()  # the run's folder keeps what was typed, not how its services were started
-    learner, others = _children(experiment, folder, config, logs, actors=actors, threads=threads, device=device)
+    how = {"actors": actors, "threads": max(threads // ranks, 1), "ranks": ranks}
+    learner, others = _children(experiment, folder, config, logs, device=device, **how)
     learner.environment[CLOCK_ZERO] = repr(began - _seconds_before(folder))
+    learner.environment[COMMAND] = command or typed_command()  # and not how the service was started
     stopping = False
 
     def stop(_number: int, _frame: object) -> None:
         nonlocal stopping
         stopping = True
 
-    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
-    progress = Progress(folder / "metrics.csv", experiment, out)
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # Python gives signals to no other
+        before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    progress, telling = Progress(folder / "metrics.csv", experiment, out), Telling(folder / "metrics.csv", listeners)
     out.write(f"{experiment.task}, {experiment.method}, seed {experiment.seed}: {folder}\n")
     out.flush()
     code = 1
     try:
         for child in (*others, learner):
             child.start()
-        code = _watch(learner, others, progress, out, lambda: stopping)
+        code = _watch(learner, others, progress, out, lambda: telling.tell() or stopping)
     finally:
         _stop(learner, others, out)
         progress.show(last=True)
         for number, handler in before.items():
             signal.signal(number, handler)
+    telling.tell()  # the last lines
+    telling.close()
     if code != 1:
         out.write(verdict(folder / "metrics.csv", experiment, done=code == 0))
     if code == 0:
@@ -234,7 +247,7 @@ def train(
 
 def _stop(learner: Child, others: Sequence[Child], out: TextIO) -> None:
     """Stops all: the learner has the time that its update and its save need, and the hash-count service is there until then."""
-    actors = [each for each in others if each.name.startswith("actor")]
+    actors = [each for each in others if each.is_actor]
     for child in (learner, *actors):
         child.ask_to_end()
     if not learner.ends_within(SAYS_AFTER_SECONDS):
@@ -249,13 +262,19 @@ def _watch(
     learner: Child, others: Sequence[Child], progress: Progress, out: TextIO, stopping: Callable[[], bool]
 ) -> int:
     """Shows progress until training is done, somebody stops it, or a service ends again and again. Returns the exit code."""
+    # Not of actors: what they have to say of the other two is said by these.
+    troubles = Troubles({child.name: (child.log, child.place) for child in (*others, learner) if not child.is_actor})
     while True:
         time.sleep(POLL_SECONDS)
+        trained = learner.ended() == 0  # asked first, so that all is told that was said before
         progress.show()
+        for trouble in troubles.news():
+            out.write(f"\n{trouble}\n")
+            out.flush()
         if stopping():
             out.write("\nstopping: the learner saves, the same command goes on from here\n")
             return 130
-        if learner.ended() == 0:
+        if trained:
             return 0
         for child in (each for each in (*others, learner) if each.ended() is not None):
             words, final = child.last_words(), child.ended() == FINAL
@@ -275,12 +294,20 @@ def _seconds_before(folder: Path) -> float:
 
 
 def _children(
-    experiment: Experiment, folder: Path, config: Path, logs: Path, *, actors: int, threads: int, device: str
+    experiment: Experiment,
+    folder: Path,
+    config: Path,
+    logs: Path,
+    *,
+    actors: int,
+    threads: int,
+    device: str,
+    ranks: int,
 ) -> tuple[Child, list[Child]]:
     counts = find_method(experiment.method).counts
     learner_port, hashcount_port = _free_ports(2)
     learner = [*LECO, "learner", f"--config={config}", f"--run-dir={folder}", f"--listen=127.0.0.1:{learner_port}"]
-    learner += ["--metrics-port=off", f"--threads={threads}", f"--device={device}"]
+    learner += ["--metrics-port=off", f"--threads={threads}", f"--device={device}", f"--ranks={ranks}"]
     children = [Child("learner", learner, logs / "learner.log")]
     if counts:
         command = [*LECO, "hashcount", f"--listen=127.0.0.1:{hashcount_port}", "--metrics-port=off"]

@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leco.cli.wandb_log import PROJECT
 from leco.config.experiment import ConfigError, Experiment
 from leco.config.presets import PRESETS
 from leco.config.toml import parse
@@ -47,7 +48,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="put around the environment, with arguments if need be: --wrapper 'gymnasium.wrappers:ResizeObservation(shape=(84, "
         "84))'; may be repeated, the innermost first",
     )
-    parser.add_argument("--method", help="how; `leco methods` lists the names (default: leco)")
+    parser.add_argument("--method", help="how; `leco methods` lists the names; or my_module:ROW (default: leco)")
     parser.add_argument("--frames", type=number, help="actions to train on, for example 5e6")
     parser.add_argument("--until", type=read_rate, metavar="RATE", help=UNTIL_HELP)
     parser.add_argument(
@@ -81,11 +82,25 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--run-dir", type=Path, metavar="FOLDER", help="the run's folder (default: runs/TASK-METHOD-SEED)"
     )
     parser.add_argument(
+        "--wandb",
+        nargs="?",
+        const=PROJECT,
+        metavar="PROJECT",
+        help=f"also send curves and configuration to Weights & Biases (default project: {PROJECT}); needs the extra wandb",
+    )
+    parser.add_argument(
         "--threads",
         type=whole_number(1),
         metavar="N",
         default=max((os.cpu_count() or 2) - 1, 1),
         help="processor threads of an update (default: all processors but one)",
+    )
+    parser.add_argument(
+        "--ranks",
+        type=whole_number(1, 1024),
+        default=1,
+        metavar="N",
+        help="processes that make an update together, with --device cuda each on a GPU of its own (default: 1)",
     )
 
 
@@ -124,10 +139,15 @@ def read_experiment(given: argparse.Namespace) -> Experiment:
     }
     if given.task is None and file is None:
         raise ConfigError("say what to solve: --task NAME (`leco tasks` lists them), or --config FILE")
+    return experiment_for(text, overrides, given.actors)
+
+
+def experiment_for(text: str, overrides: Mapping[str, object], actors: int) -> Experiment:
+    """An experiment as `leco.config.toml.parse` reads it, for so many actors."""
     experiment = parse(text, overrides)
-    if experiment.learner.deterministic and given.actors != 1:
-        raise ConfigError(f"--actors is {given.actors}, expected 1 because learner.deterministic is true")
-    return shared(experiment, given.actors, overrides) if given.actors > 1 else experiment
+    if experiment.learner.deterministic and actors != 1:
+        raise ConfigError(f"--actors is {actors}, expected 1 because learner.deterministic is true")
+    return shared(experiment, actors, overrides) if actors > 1 else experiment
 
 
 def shared(experiment: Experiment, actors: int, overrides: Mapping[str, object]) -> Experiment:

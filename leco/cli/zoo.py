@@ -28,6 +28,7 @@ from leco.evaluation.zoo import (
     thinned,
     to_csv,
     to_json,
+    zoo_folder,
 )
 from leco.report.metrics import GOAL, columns, read_metrics, when_reached
 from leco.telemetry.timing import clock
@@ -54,7 +55,8 @@ HEAD = ("entry", "task", "method", "seed", "frames to 90 %", "time", f"solved of
 def main(arguments: Sequence[str] | None = None) -> None:
     """Lists or adds."""
     parser = Parser("leco zoo", usage=USAGE, description=DESCRIPTION)
-    parser.add_argument("--zoo", type=Path, default=ZOO, metavar="FOLDER", help="where the entries are (default: zoo)")
+    where = "where the entries are (default: zoo here, or those that come with leco)"
+    parser.add_argument("--zoo", type=Path, default=None, metavar="FOLDER", help=where)
     commands = parser.add_subparsers(dest="command", prog="leco zoo", metavar="add RUN")
     adding = commands.add_parser("add", help="make an entry of a run", description=ADD)
     adding.add_argument("run", type=Path, help="the run's folder")
@@ -64,9 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     try:
         if given.command == "add":
-            add(given.run, given.zoo, name=given.name, force=given.force)
+            add(given.run, given.zoo or ZOO, name=given.name, force=given.force)
         else:
-            show(given.zoo)
+            show(given.zoo or zoo_folder())
     except (ConfigError, ZooError, OSError, ValueError) as error:  # the last: a checkpoint, or no simulator
         parser.refuse(error)
 
@@ -84,10 +86,7 @@ def show(zoo: Path) -> None:
         except ZooError as error:
             damaged.append(str(error))
     if not entries and not damaged:
-        raise ZooError(
-            f"there are no entries in {zoo}: call it where leco's repository is, or name a folder with --zoo. "
-            "`leco zoo add RUN` makes an entry"
-        )
+        raise ZooError(f"there are no entries in {zoo}: name a folder with --zoo. `leco zoo add RUN` makes an entry")
     print_table(HEAD, [_row(each) for each in entries])
     if damaged:
         raise ZooError("; ".join(damaged))

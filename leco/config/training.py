@@ -14,6 +14,10 @@ class TrainingConfig:
     gamma       the discount; the task's
     alpha       the weight of the intrinsic reward, r = r_e + alpha r_i; the method's
 
+    lambda_        the share of the modulator: r_i = (1 - lambda) r_ep + lambda r_ta; for methods that do not say it themselves
+    policy_learning_rate, intrinsic_learning_rate   of Adam: of the policy, and of hash, modulator and V^e
+    policy_betas, intrinsic_betas   how long Adam remembers gradients, and their squares
+    eps            what Adam adds to the root of those squares
     entropy_cost   what a nat of the policy's entropy is worth
     vtrace_lambda  how much of what is seen beyond the next step counts in value targets and advantages: 1 is V-trace as
                 published, less is the lambda of TD(lambda) and of GAE
@@ -97,12 +101,13 @@ class TrainingConfig:
 class NetworkConfig:
     """How the policy sees, and how large it is.
 
-    encoder  paper: its three convolutions, on the numbers of an observation as they are. one-hot: two convolutions on MiniGrid's
-             cells as categories, of which the second keeps four places
+    encoder  paper: its three convolutions, or IMPALA's network for pictures, on the numbers of an observation as they are.
+             one-hot: two convolutions on MiniGrid's cells as categories, of which the second keeps four places. patches: pictures
+             cut into patches, and two convolutions on these
     width    of its features and of its recurrent core; the paper's is 256
     """
 
-    encoder: Literal["paper", "one-hot"] = "paper"
+    encoder: Literal["paper", "one-hot", "patches"] = "paper"
     width: int = 256
 
 
@@ -110,16 +115,16 @@ class NetworkConfig:
 class HashConfig:
     """Which hash counts, and how large codes are; what is left out (None) is the method's, or the paper's for such observations.
 
-    kind    what makes two observations the same, where it is not the method's own: vq, ae-lsh, dsc, exact, objects, cells or
-            vq-cells
+    kind    what makes two observations the same, where it is not the method's own: vq, ae-lsh, dsc, exact, objects, cells,
+            vq-cells or vq-patches
     size    height and width of what VQ and DSC make of an observation. VQ on MiniGrid: any, for its picture is four times as
-            large; on pixels (2, 3) or (4, 6)
-    codebook_size   K: the vectors of VQ's codebook; 2 to 256
+            large; on pictures two of its own, (2, 3) or (4, 6) on those of 72 x 96
+    codebook_size   K: the vectors of the codebook of VQ, vq-cells or vq-patches; 2 to 256
     dsc_levels      of DSC; 2 to 256
     bits    of an AE-LSH code
     """
 
-    kind: Literal["vq", "ae-lsh", "dsc", "exact", "objects", "cells", "vq-cells"] | None = None
+    kind: Literal["vq", "ae-lsh", "dsc", "exact", "objects", "cells", "vq-cells", "vq-patches"] | None = None
     size: tuple[int, int] | None = None
     codebook_size: int | None = None
     dsc_levels: int | None = None

@@ -37,6 +37,16 @@ class Result(NamedTuple):
     solved_N: np.ndarray
     dropped: int = 0
 
+    @property
+    def success_rate(self) -> float:
+        """The share of episodes that were solved."""
+        return float(self.solved_N.mean())
+
+    @property
+    def mean_return(self) -> float:
+        """The mean of the returns."""
+        return float(self.returns_N.mean())
+
 
 @dataclass
 class Played:

@@ -1,4 +1,6 @@
-"""The zoo: trained policies that come with the repository, a folder for each.
+"""The zoo: trained policies that come with leco, a folder for each.
+
+In the repository they are in zoo/, in an installation in leco/zoo/.
 
 zoo/NAME/policy.safetensors   what acts (`leco.checkpoint.snapshot.ActingParams`): the policy and, where it is learned, the hash
 zoo/NAME/config.toml          the experiment, as the run's folder had it
@@ -64,6 +66,21 @@ class Entry:
     low: float | None
     high: float | None
     size: int
+
+
+def zoo_folder() -> Path:
+    """The folder `zoo` here; where there is none, the one that comes with leco."""
+    if find_entries(ZOO):
+        return ZOO
+    package = Path(__file__).parents[1]
+    return next((each for each in (package / "zoo", package.parent / "zoo") if find_entries(each)), ZOO)
+
+
+def find_run(run: Path) -> Path:
+    """A run's folder, or that of an entry: zoo/NAME means one that comes with leco, where there is no such folder here."""
+    if not run.exists() and len(run.parts) == 2 and run.parts[0] == ZOO.name:
+        return zoo_folder() / run.name
+    return run
 
 
 def is_entry(folder: Path) -> bool:

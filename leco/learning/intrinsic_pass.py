@@ -2,10 +2,12 @@
 
 The encoder and the hash need nothing of the policy: `IntrinsicPass` computes them in a thread of their own, beside the policy.
 The graph is cut at z_e, so that the hash's gradients can be found before those of modulator and V^e are known; the encoder then
-goes backward once, for all of them, with the processor of that thread as one more.
+goes backward once, for all of them, with the processor of that thread as one more. Where several ranks (`leco.algo.ranks`) have
+each a part of the distinct observations, there is no such thread: all must come to their sums in one order.
 
 T     actions in an unroll          B  unrolls in a batch       A  number of actions
 U     distinct observations         N  (T + 1) B, all of them   S  those the decoder learns from
+R     this rank's part of U
 F     z_e of one observation in a row; Z... its shape
 """
 
@@ -19,12 +21,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 
-from leco.algo.dedup import Distinct, expand
+from leco.algo.dedup import Distinct, expand, padded
 from leco.algo.losses import reconstruction_loss
-from leco.algo.sampling import systematic_sample
+from leco.algo.ranks import all_mean, part, rank, whole, world_size
+from leco.algo.sampling import Sample, systematic_sample
 from leco.methods.table import Method, Modulation
-from leco.models.intrinsic import CellHashModule, HashModule
+from leco.models.intrinsic import CodebookModule, HashModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,22 +38,33 @@ if TYPE_CHECKING:
     from leco.models.vq import BottleneckOutput
 
 _GOLDEN = 0.6180339887498949  # its multiples fill the interval from 0 to 1 evenly, however many there are
+_LOSS = ""  # no parameter has that name
 _HEADS = ("modulator_", "value_head.")  # the parameters of what follows z_e beside the hash
 _HASH_THREAD = ThreadPoolExecutor(1, thread_name_prefix="leco-hash")  # begins its thread when it is first used
 
 
-class Encoded(NamedTuple):
-    """z_e of each distinct observation: with the encoder's graph behind it, and the same numbers as a leaf for what follows."""
+class _InTurn:
+    """An executor without a thread: what is submitted is done at once."""
 
-    z_UZ: Tensor
-    leaf_UZ: Tensor
+    def submit(self, act: Callable[..., Any], *arguments: object) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(act(*arguments))
+        return done
+
+
+class Encoded(NamedTuple):
+    """z_e of each distinct observation of this rank: with the encoder's graph behind it, and the same numbers as a leaf for what
+    follows."""
+
+    z_RZ: Tensor
+    leaf_RZ: Tensor
 
 
 class HashGradients(NamedTuple):
     """The hash's loss, the reconstruction's and the bottleneck's together; and its gradients, of z_e and of what follows it."""
 
     loss: Tensor
-    grad_UZ: Tensor
+    grad_RZ: Tensor
     gradients: Params
 
 
@@ -86,8 +101,9 @@ class IntrinsicPass:
         self._heads = {name: tensor for name, tensor in tensors.items() if name.startswith(_HEADS)}
         # Two threads may call one module only with parameters that are not the other's: a call puts them into it.
         self._others = {name: tensor for name, tensor in tensors.items() if name not in self._heads}
-        self._encoded: Future[Encoded] = _HASH_THREAD.submit(self._encode)
-        self._hashed: Future[HashGradients] = _HASH_THREAD.submit(self._hash, sampling)
+        executor = _HASH_THREAD if world_size() == 1 else _InTurn()
+        self._encoded: Future[Encoded] = executor.submit(self._encode)
+        self._hashed: Future[HashGradients] = executor.submit(self._hash, sampling)
 
     def then(self, act: Callable[[], object]) -> None:
         """Has this called when the other thread is done, in that thread or, if it is done already, here."""
@@ -95,36 +111,40 @@ class IntrinsicPass:
 
     def heads(self, batch: Batch, method: Method, r_ep_TB: Tensor) -> IntrinsicOutput:
         """V^e and f_ta of the batch."""
-        leaf_UZ = self._encoded.result().leaf_UZ
-        output: IntrinsicOutput = _call(_Heads(self._net), self._heads, leaf_UZ, batch, self._unique, method, r_ep_TB)
+        leaf_RZ = self._encoded.result().leaf_RZ
+        output: IntrinsicOutput = _call(_Heads(self._net), self._heads, leaf_RZ, batch, self._unique, method, r_ep_TB)
         return output
 
     def gradients(self, loss: Tensor | None) -> tuple[Tensor, Params]:
         """The hash's loss, and each parameter's gradient of it and of `loss`, a function of `heads`; zeros if there is none."""
         encoded, hashed = self._encoded.result(), self._hashed.result()
-        grad_UZ, gradients = hashed.grad_UZ, dict(hashed.gradients)
-        with _one_thread_more() if isinstance(self._net, HashModule) else contextlib.nullcontext():
+        grad_RZ, gradients = hashed.grad_RZ, dict(hashed.gradients)
+        more_to_do = isinstance(self._net, HashModule) and world_size() == 1
+        with _one_thread_more() if more_to_do else contextlib.nullcontext():
             if loss is not None:
-                from_heads_UZ, more = _gradients(loss, encoded.leaf_UZ, self._heads)
-                grad_UZ, gradients = grad_UZ + from_heads_UZ, gradients | more
+                from_heads_RZ, more = _gradients(loss, encoded.leaf_RZ, self._heads)
+                grad_RZ, gradients = grad_RZ + from_heads_RZ, gradients | more
             encoder = {name: tensor for name, tensor in _learned(self._others).items() if name not in gradients}
-            found = torch.autograd.grad(encoded.z_UZ, list(encoder.values()), grad_UZ)
+            found = torch.autograd.grad(encoded.z_RZ, list(encoder.values()), grad_RZ)
+        mean = all_mean({_LOSS: hashed.loss, **gradients, **dict(zip(encoder, found, strict=True))})
         without = {name: torch.zeros_like(tensor) for name, tensor in self._heads.items() if name not in gradients}
-        return hashed.loss, gradients | without | dict(zip(encoder, found, strict=True))
+        return mean.pop(_LOSS), mean | without
 
     def _encode(self) -> Encoded:
-        z_UZ = _call(_Encoder(self._net), self._others, self._unique)
-        return Encoded(z_UZ, z_UZ.detach().requires_grad_())
+        z_RZ = _call(_Encoder(self._net), self._others, self._unique)
+        return Encoded(z_RZ, z_RZ.detach().requires_grad_())
 
     def _hash(self, sampling: DecoderSampling) -> HashGradients:
-        leaf_UZ = self._encoded.result().leaf_UZ
+        leaf_RZ = self._encoded.result().leaf_RZ
         if isinstance(self._net, HashModule):
-            loss = _call(_Hash(self._net), self._others, leaf_UZ, self._unique, sampling)
-        elif isinstance(self._net, CellHashModule):
-            loss = _call(_CellHash(self._net), self._others, self._unique, sampling)
+            loss = _call(_Hash(self._net), self._others, leaf_RZ, self._unique, sampling)
+        elif isinstance(self._net, CodebookModule):
+            loss = _call(_Codebook(self._net), self._others, self._unique, sampling)
         else:  # nothing to learn: equal observations, or equal sets of objects
-            return HashGradients(leaf_UZ.new_zeros(()), torch.zeros_like(leaf_UZ), {})
-        return HashGradients(loss.detach(), *_gradients(loss, leaf_UZ, self._others))
+            return HashGradients(leaf_RZ.new_zeros(()), torch.zeros_like(leaf_RZ), {})
+        if not loss.requires_grad:  # learned by running means alone
+            return HashGradients(loss, torch.zeros_like(leaf_RZ), {})
+        return HashGradients(loss.detach(), *_gradients(loss, leaf_RZ, self._others))
 
 
 @contextlib.contextmanager
@@ -142,12 +162,12 @@ def _learned(tensors: Params) -> Params:
     return {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
 
 
-def _gradients(loss: Tensor, leaf_UZ: Tensor, tensors: Params) -> tuple[Tensor, Params]:
+def _gradients(loss: Tensor, leaf_RZ: Tensor, tensors: Params) -> tuple[Tensor, Params]:
     """Of z_e, and of the parameters that the loss depends on."""
     learned = _learned(tensors)
-    grad_UZ, *found = torch.autograd.grad(loss, [leaf_UZ, *learned.values()], allow_unused=True)
-    grad_UZ = torch.zeros_like(leaf_UZ) if grad_UZ is None else grad_UZ
-    return grad_UZ, {name: grad for name, grad in zip(learned, found, strict=True) if grad is not None}
+    grad_RZ, *found = torch.autograd.grad(loss, [leaf_RZ, *learned.values()], allow_unused=True)
+    grad_RZ = torch.zeros_like(leaf_RZ) if grad_RZ is None else grad_RZ
+    return grad_RZ, {name: grad for name, grad in zip(learned, found, strict=True) if grad is not None}
 
 
 def _call(part: _Part, tensors: Params, *arguments: object) -> Any:
@@ -163,23 +183,26 @@ class _Part(nn.Module):
 
 
 class _Encoder(_Part):
-    """z_e of each distinct observation."""
+    """z_e of each distinct observation of this rank."""
 
     def forward(self, unique: Distinct) -> Tensor:
-        return self.net.encode(unique.observation_UO, unique.multiplicity_U)
+        return self.net.encode(unique.observation_UO[part()], unique.multiplicity_U[part()])
 
 
 class _Heads(_Part):
     """V^e and the modulator."""
 
-    def forward(self, z_UZ: Tensor, batch: Batch, unique: Distinct, method: Method, r_ep_TB: Tensor) -> IntrinsicOutput:
-        z_UF = z_UZ.flatten(1)
-        value_TB = expand(self.net.value(z_UF), unique.index_N).view(batch.start_TB.shape)
-        r_ep_N = None
-        if method.modulation is Modulation.REPLACING:
-            z_UF, r_ep_N = z_UF.detach(), r_ep_TB.flatten()
+    def forward(self, z_RZ: Tensor, batch: Batch, unique: Distinct, method: Method, r_ep_TB: Tensor) -> IntrinsicOutput:
+        z_RF = z_RZ.flatten(1)
+        value_U = whole(self.net.value(z_RF), part(), unique.multiplicity_U.shape)
         acting_N = unique.index_N[: batch.action_TB.numel()]  # the last observations only bootstrap
-        scores_NA = self.net.modulate(z_UF, batch.action_TB.flatten(), acting_N, r_ep_N)
+        mine_M = (acting_N % world_size() == rank()).nonzero().squeeze(1)  # rows whose observation is this rank's
+        r_ep_M = None
+        if method.modulation is Modulation.REPLACING:
+            z_RF, r_ep_M = z_RF.detach(), r_ep_TB.flatten()[mine_M]
+        scores_MA = self.net.modulate(z_RF, batch.action_TB.flatten()[mine_M], acting_N[mine_M] // world_size(), r_ep_M)
+        scores_NA = whole(scores_MA, mine_M, (len(acting_N), scores_MA.shape[1]))
+        value_TB = expand(value_U, unique.index_N).view(batch.start_TB.shape)
         return IntrinsicOutput(value_TB, scores_NA.view(*batch.action_TB.shape, -1))
 
 
@@ -188,23 +211,35 @@ class _Hash(_Part):
 
     net: HashModule
 
-    def forward(self, z_UDHW: Tensor, unique: Distinct, sampling: DecoderSampling) -> Tensor:
-        times_U = unique.multiplicity_U
-        noise = torch.Generator(z_UDHW.device).manual_seed(sampling.turn)
-        squeezed: BottleneckOutput = self.net.bottleneck(z_UDHW, times_U, noise)
-        z_SDHW, observation_SO, times_S = squeezed.z_NDHW, unique.observation_UO, times_U
+    def forward(self, z_RDHW: Tensor, unique: Distinct, sampling: DecoderSampling) -> Tensor:
+        observation_RO, times_R = unique.observation_UO[part()], unique.multiplicity_U[part()]
+        noise = torch.Generator(z_RDHW.device).manual_seed(sampling.turn)
+        squeezed: BottleneckOutput = self.net.bottleneck(z_RDHW, times_R, noise)
+        z_SDHW, observation_SO, times_S = squeezed.z_NDHW, observation_RO, times_R
         if sampling.samples is not None:
-            index_S, times_S = systematic_sample(times_U, sampling.samples, sampling.turn * _GOLDEN % 1)
+            drawn = systematic_sample(unique.multiplicity_U, sampling.samples, sampling.turn * _GOLDEN % 1)
+            index_S, times_S = _of_this_rank(drawn)
             z_SDHW, observation_SO = z_SDHW.index_select(0, index_S), observation_SO.index_select(0, index_S)
         picture_S = self.net.decode(z_SDHW, times_S)
         return reconstruction_loss(picture_S, self.net.target(observation_SO), times_S) + squeezed.loss
 
 
-class _CellHash(_Part):
-    """The codebook of cells: its loss, which needs nothing of z_e."""
+class _Codebook(_Part):
+    """A codebook of cells or patches: its loss, which needs nothing of z_e. It is small: every rank has all of it."""
 
-    net: CellHashModule
+    net: CodebookModule
 
     def forward(self, unique: Distinct, sampling: DecoderSampling) -> Tensor:
         draws = torch.Generator().manual_seed(sampling.turn)
         return self.net.hash_loss(unique.observation_UO, unique.multiplicity_U, draws)
+
+
+def _of_this_rank(drawn: Sample) -> Sample:
+    """Those of a sample of U that are among this rank's, by their places there.
+
+    Padded to a few sizes, as `leco.algo.dedup.padded` says why, with a row that stands for nothing.
+    """
+    mine_S = drawn.index_S % world_size() == rank()
+    index_S, weight_S = drawn.index_S[mine_S] // world_size(), drawn.weight_S[mine_S]
+    fill = min(padded(max(len(index_S), 1)), len(drawn.index_S)) - len(index_S)
+    return Sample(functional.pad(index_S, (0, fill)), functional.pad(weight_S, (0, fill)))

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from leco.algo.losses import value_loss
 from leco.algo.meta import meta_gradient_weights
-from leco.learning.policy_pass import cut, join, run_policy
+from leco.algo.ranks import any_rank
+from leco.learning.policy_pass import cut, join, of_all_sequences, run_policy, with_few
 from leco.learning.policy_step import policy_weight
 from leco.learning.rewards import running_trust
 
@@ -63,7 +64,7 @@ def outer_objective(
     loss = extrinsic_value_loss = value_loss(value_TB=heads.value_TB[:-1], target_TB=vtrace_e.target_TB)
     trust = running_trust(trust, heads.value_TB[:-1], vtrace_e.target_TB)
     # Until the task first rewards, V^e is zero and so is A_e: no step of the policy is then better than another.
-    if vtrace_e.advantage_TB.any():
+    if any_rank(vtrace_e.advantage_TB.any()):
         targets = policy.data.targets
         loss = loss + modulator_loss(
             given.networks.policy,
@@ -96,16 +97,19 @@ def modulator_loss(
     network, policy      the policy and theta
     inner                its step to theta'
     batch                what the policy learned from
-    gates                of its recurrent core at theta
+    gates                of its recurrent core at theta, in this rank's sequences
     weight_SC            the importance weights in its gradient at theta
     advantage_e_SC       A_e, the task's own V-trace advantages
     advantage_TB         those that the policy learned from, with the modulator's graph
     target_TB            its value targets likewise; None if the inner loss is the policy gradient alone
     """
 
+    unrolls = advantage_TB.shape[1]
+    sequences, unique = with_few(batch.sequences.of_this_rank(unrolls), batch.unique)
+
     def forward(parameters: Mapping[str, Tensor], cached: tuple[Tensor, ...] | None = None) -> tuple[Tensor, Tensor]:
-        output = run_policy(network, parameters, batch.sequences, batch.unique, cached)
-        return output.logits_TBA, output.value_TB
+        output = run_policy(network, parameters, sequences, unique, cached)
+        return of_all_sequences(output.logits_TBA, unrolls), of_all_sequences(output.value_TB, unrolls)
 
     weights = meta_gradient_weights(
         forward,
@@ -119,6 +123,5 @@ def modulator_loss(
         rho_TB=weight_SC,
         advantage_e_TB=advantage_e_SC,
     )
-    unrolls = advantage_TB.shape[1]
     loss = (join(weights.advantage_TB, unrolls) * advantage_TB).sum()
     return loss if target_TB is None else loss + (join(weights.target_TB, unrolls) * target_TB).sum()

@@ -2,6 +2,8 @@
 
 T  actions in an unroll          B  unrolls in a batch
 S  actions in a sequence         C  sequences in a batch: T / S of each unroll, the first of all unrolls before the second
+
+Each rank (`leco.algo.ranks`) runs the policy over its own unrolls, and over its own part of each minibatch.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from leco.algo.dedup import Distinct, subset
+from leco.algo.ranks import part, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +48,7 @@ class Rollout(NamedTuple):
     logits_TBA  of the T actions
     value_TB    [T+1, B], V^{e+i} of all observations
     core_state  [L, 2, C, H], before each sequence, by the present parameters
-    gates       of the recurrent core in each sequence [S, C, 4H], for a call that asks for tangents
+    gates       of the recurrent core in each of this rank's sequences [S, C', 4H], for a call that asks for tangents
     """
 
     logits_TBA: Tensor
@@ -71,6 +74,11 @@ class Sequences(NamedTuple):
         index, start, action, reward = (each[:, which] for each in self[:-1])
         return Sequences(index, start, action, reward, self.core_state[:, :, which])
 
+    def of_this_rank(self, unrolls: int) -> Sequences:
+        """Those of this rank's unrolls, of so many."""
+        index, start, action, reward = (_own(each, 1, unrolls) for each in self[:-1])
+        return Sequences(index, start, action, reward, _own(self.core_state, 2, unrolls))
+
 
 def unroll_policy(
     network: Policy, parameters: Mapping[str, Tensor], batch: Batch, unique: Distinct, sequence_length: int
@@ -80,19 +88,21 @@ def unroll_policy(
     The first state is the actor's, of slightly older parameters; the others are computed anew, which costs nothing: the pass is
     needed for the values.
     """
-    steps = len(batch.action_TB)
-    state, states, outputs = batch.core_state, [], []
-    seen = _inputs(batch, unique)
+    steps, unrolls = batch.action_TB.shape
+    state, states, outputs = batch.core_state[:, :, part()], [], []
+    seen = [each[:, part()] for each in _inputs(batch, unique)]
     for begin in range(0, steps + 1, sequence_length):  # the last piece is one observation, which only bootstraps
         states.append(state)
         index, start, action, reward = (each[begin : begin + sequence_length] for each in seen)
         piece = Sequences(index, start, action, reward, state)
         outputs.append(run_some(network, parameters, piece, unique))
         state = outputs[-1].state
+    logits_TBA = torch.cat([each.logits_TBA for each in outputs])
+    value_TB = torch.cat([each.value_TB for each in outputs])
     return Rollout(
-        logits_TBA=torch.cat([each.logits_TBA for each in outputs])[:-1],
-        value_TB=torch.cat([each.value_TB for each in outputs]),
-        core_state=torch.cat(states[:-1], 2),
+        logits_TBA=of_all_unrolls(logits_TBA, 1, unrolls)[:-1],
+        value_TB=of_all_unrolls(value_TB, 1, unrolls),
+        core_state=of_all_unrolls(torch.stack(states[:-1], 2), 3, unrolls).flatten(2, 3),
         gates=tuple(torch.cat(layer, 1) for layer in zip(*(each.gates for each in outputs[:-1]), strict=True)),
     )
 
@@ -125,9 +135,13 @@ def run_policy(
 
 def run_some(network: Policy, parameters: Mapping[str, Tensor], sequences: Sequences, unique: Distinct) -> PolicyOutput:
     """The same of a few sequences, for which only the observations in them are encoded."""
+    return run_policy(network, parameters, *with_few(sequences, unique))
+
+
+def with_few(sequences: Sequences, unique: Distinct) -> tuple[Sequences, Distinct]:
+    """Sequences with only those of the distinct observations that are in them."""
     few = subset(unique, sequences.index_SC.flatten())
-    index_SC = few.index_N.view(sequences.index_SC.shape)
-    return run_policy(network, parameters, sequences._replace(index_SC=index_SC), few)
+    return sequences._replace(index_SC=few.index_N.view(sequences.index_SC.shape)), few
 
 
 def cut(x_TB: Tensor, sequence_length: int) -> Tensor:
@@ -140,6 +154,25 @@ def join(x_SC: Tensor, unrolls: int) -> Tensor:
     """What `cut` made, as it was: [T, B, ...]."""
     x_SKB = x_SC.reshape(len(x_SC), -1, unrolls, *x_SC.shape[2:])
     return x_SKB.transpose(0, 1).flatten(0, 1)
+
+
+def of_all_unrolls(x: Tensor, axis: int, unrolls: int) -> Tensor:
+    """What all ranks have of their unrolls, which are along one axis, together."""
+    shape = (*x.shape[:axis], unrolls, *x.shape[axis + 1 :])
+    return whole(x, (*(slice(None),) * axis, part()), shape)
+
+
+def of_all_sequences(x_SC: Tensor, unrolls: int) -> Tensor:
+    """What all ranks have of their sequences, [S, C', ...], together: [S, C, ...]."""
+    x_SKB = x_SC.reshape(len(x_SC), -1, len(range(unrolls)[part()]), *x_SC.shape[2:])
+    return of_all_unrolls(x_SKB, 2, unrolls).flatten(1, 2)
+
+
+def _own(x: Tensor, axis: int, unrolls: int) -> Tensor:
+    """This rank's of all sequences, which are along one axis."""
+    x = x.reshape(*x.shape[:axis], -1, unrolls, *x.shape[axis + 1 :])
+    own: Tensor = x[(*(slice(None),) * (axis + 1), part())]
+    return own.flatten(axis, axis + 1)
 
 
 def previous_action(batch: Batch) -> Tensor:

@@ -20,6 +20,7 @@ from leco.algo.losses import (
     value_loss,
 )
 from leco.algo.optim import adam, adam_jacobian_diag, adam_preconditioner, clip, clip_vjp
+from leco.algo.ranks import all_mean, part, world_size
 from leco.learning.policy_pass import cut, cut_batch, run_some
 
 if TYPE_CHECKING:
@@ -191,22 +192,26 @@ def single_step(policy: Params, before: AdamState, loss: Tensor, config: Trainin
 def minibatch_steps(
     network: Policy, policy: Params, before: AdamState, batch: PolicyBatch, config: TrainingConfig, *, seed: int
 ) -> PolicyStep:
-    """`epochs` times through the batch, each time in `minibatches` parts drawn anew; seed: of the draws."""
+    """`epochs` times through the batch, each time in `minibatches` parts drawn anew; seed: of the draws.
+
+    Each rank has its part of every minibatch.
+    """
     after, adam_state, every = policy, before, []
     for which in shuffled(batch.targets.action_SC.shape[1], config.epochs, config.minibatches, seed):
-        parameters = leaves(after)
-        output = run_some(network, parameters, batch.sequences.pick(which), batch.unique)
-        loss = policy_loss(output.logits_TBA, output.value_TB, batch.targets.pick(which), config)
-        gradients = gradients_of(loss.total, parameters)
+        parameters, own = leaves(after), which[part()]
+        output = run_some(network, parameters, batch.sequences.pick(own), batch.unique)
+        loss = torch.stack(policy_loss(output.logits_TBA, output.value_TB, batch.targets.pick(own), config))
+        loss = loss * (len(own) * world_size() / len(which))  # 1, if all ranks have as many
+        gradients = gradients_of(loss[0], parameters)
         clipped, after, adam_state = _descend(parameters, gradients, adam_state, config)
-        every.append(torch.stack([*loss[1:], clipped.norm]).detach())
+        every.append(torch.cat([loss[1:], clipped.norm.unsqueeze(0)]).detach())
     names = ("policy_gradient_loss", "value_loss", "entropy", "gradient_norm")
     return PolicyStep(
         after,
         adam_state,
         adam_preconditioner(adam_state, **_rates(config), steps=len(every)),
         None,
-        dict(zip(names, torch.stack(every).mean(0), strict=True)),
+        all_mean(dict(zip(names, torch.stack(every).mean(0), strict=True))),
     )
 
 
@@ -228,11 +233,10 @@ def copies(tensors: Mapping[str, Tensor]) -> Params:
 
 
 def gradients_of(loss: Tensor, parameters: Params, *, keep: bool = False) -> Params:
-    """Zero for a parameter that the loss does not depend on. `keep`: the graph is needed again."""
+    """The mean over ranks; zero for a parameter that the loss does not depend on. `keep`: the graph is needed again."""
     found = torch.autograd.grad(loss, list(parameters.values()), retain_graph=keep, allow_unused=True)
-    return {
-        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(parameters.items(), found, strict=True)
-    }
+    mean = all_mean({name: g for name, g in zip(parameters, found, strict=True) if g is not None})
+    return {name: mean[name] if name in mean else torch.zeros_like(p) for name, p in parameters.items()}
 
 
 def adam_step(

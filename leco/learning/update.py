@@ -13,6 +13,7 @@ import torch
 
 from leco.algo.dedup import distinct
 from leco.algo.losses import log_prob
+from leco.algo.ranks import take_from_first
 from leco.algo.vtrace import vtrace
 from leco.learning.intrinsic_step import begin_intrinsic
 from leco.learning.modulator import outer_objective
@@ -93,6 +94,7 @@ def update(
         trust=outer.trust,
         updates=state.updates + 1,
     )
+    _agree(after)
     stats = novelty.stats | rewards.stats | policy.step.stats | outer.stats | intrinsic_after.stats
     stats |= _quality(rollout, vtrace_ei, unique)
     return after, {name: value.item() for name, value in stats.items()}
@@ -111,6 +113,15 @@ def _vtrace(reward_TB: Tensor, value_TB: Tensor, *, batch: Batch, log_rho_TB: Te
         bootstrap_B=value_TB[-1],
         decay=config.vtrace_lambda,
     )
+
+
+def _agree(after: TrainingState) -> None:
+    """What ranks have worked out each for itself becomes rank 0's: on a GPU a sum may end otherwise each time.
+
+    Parameters and Adam's moments come from gradients that are the same numbers everywhere.
+    """
+    named = [each[name] for each in (after.running, after.novelty_running) for name in sorted(each)]
+    take_from_first([*named, after.r_ep_mean, after.r_ep_square, after.trust])
 
 
 def _quality(rollout: Rollout, vtrace_ei: VTrace, unique: Distinct) -> dict[str, Tensor]:

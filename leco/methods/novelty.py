@@ -5,10 +5,12 @@ T     actions in an unroll          B  unrolls in a batch       A  number of act
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from leco.algo.exploration import first_visit
+from leco.references import load_object
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -62,7 +64,7 @@ class NoveltyOutput(NamedTuple):
 
 
 class Novelty(Protocol):
-    """What a file of leco/methods has. `leco.methods.table` names the files."""
+    """What a file of leco/methods has, or a class or object of another package. `leco.methods.table` names them."""
 
     def build(self, kind: Kind, num_actions: int, network: NetworkConfig) -> nn.Module | None:
         """The networks that only this novelty needs, if it needs any. `network` is how the policy is made."""
@@ -72,8 +74,16 @@ class Novelty(Protocol):
 
 
 def find_novelty(method: Method) -> Novelty:
-    """The file that computes a method's r_ep."""
-    return cast("Novelty", import_module(f"leco.methods.{method.novelty}"))
+    """What computes a method's r_ep: a file beside this one, or an object of another package."""
+    return _novelty(method.novelty)
+
+
+@cache
+def _novelty(name: str) -> Novelty:
+    if ":" not in name:
+        return cast("Novelty", import_module(f"leco.methods.{name}"))
+    found = load_object(name)
+    return cast("Novelty", found() if isinstance(found, type) else found)
 
 
 def compute_novelty(given: NoveltyInput, method: Method) -> NoveltyOutput:

@@ -2,7 +2,8 @@
 
 A new method is a new row and, if what it calls new is new, a file of its own in this folder: its networks, its bonus r_ep, their
 loss and statistics (`leco.methods.novelty.Novelty` says what the file must have). The policy network, the learner and the
-counting are the same for all. Nothing here needs torch: a configuration is read without it.
+counting are the same for all. Nothing here needs torch: a configuration is read without it. Rows may also be in other packages
+(`leco.methods.own`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from leco.methods.own import find_own, installed_names
+from leco.references import load_object
 from leco.words import did_you_mean
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ class Hash(enum.Enum):
     """MiniGrid, two codes: what is in view, wherever it is, and in hand; what is in hand and in front."""
     VQ_CELLS = "vq-cells"
     """The same of learned codes: a VQ-VAE of single cells."""
+    VQ_PATCHES = "vq-patches"
+    """Pictures, two learned codes: which unusual patches are in view, wherever they are; the most unusual of them."""
 
 
 class Modulation(enum.Enum):
@@ -54,7 +59,8 @@ class Method:
     Attributes:
         name: As on the command line.
         hash: What makes two observations the same.
-        novelty: What is new: the name of the file in leco/methods that computes r_ep.
+        novelty: What is new: the name of the file in leco/methods that computes r_ep; or `my_module:NAME`, an object of another
+            package that has what such a file has.
         modulation: What a learned modulator makes of it.
         bonus: r_ep as a formula, for people.
         bonus_needs_network: Whether r_ep itself is measured by networks that only this novelty has.
@@ -87,7 +93,7 @@ class Method:
     @property
     def learns_hash(self) -> bool:
         """Whether the hash is a network."""
-        return self.hash in (Hash.VQ, Hash.AE_LSH, Hash.VQ_CELLS)
+        return self.hash in (Hash.VQ, Hash.AE_LSH, Hash.VQ_CELLS, Hash.VQ_PATCHES)
 
     @property
     def has_intrinsic(self) -> bool:
@@ -156,7 +162,7 @@ _ROWS = (
         Hash.VQ,
         "count",
         Modulation.ADDITIVE,
-        laptop='training.alpha = 0.0055\nhash.kind = "vq-cells"',
+        laptop='training.alpha = 0.0055\nhash.kind = "vq-cells"',  # or what the kind of observations has instead
         description="counts of codes, modulated by what the task rewards",
     ),
     Method(
@@ -236,14 +242,36 @@ METHODS = {row.name: row for row in _ROWS}
 def find_method(name: str, hash_kind: str | None = None) -> Method:
     """The row of that name, with another hash than its own if one is named.
 
+    Args:
+        name: Of this table, of an installed package, or `my_module:ROW`.
+        hash_kind: The hash to count with.
+
     Raises:
         ValueError: there is no such row, in which case the message names one that is near; or it has no hash.
     """
-    method = METHODS.get(name)
-    if method is not None and hash_kind is not None:
-        if method.hash is Hash.NONE:
-            raise ValueError(f"hash.kind is {hash_kind!r}, but method {name!r} has no hash: leave it out")
-        return replace(method, hash=Hash(hash_kind))
-    if method is not None:
+    method = METHODS.get(name) or _own(name)
+    if method is None:
+        names = [*METHODS, *installed_names()]
+        raise ValueError(f"there is no method {name!r}; {did_you_mean(name, names, '`leco methods` lists them')}")
+    if hash_kind is None:
         return method
-    raise ValueError(f"there is no method {name!r}; {did_you_mean(name, METHODS, '`leco methods` lists them')}")
+    if method.hash is Hash.NONE:
+        raise ValueError(f"hash.kind is {hash_kind!r}, but method {name!r} has no hash: leave it out")
+    return replace(method, hash=Hash(hash_kind))
+
+
+def _own(name: str) -> Method | None:
+    """The row of another package, by the name that every process of a run finds it by."""
+    try:
+        found = find_own(name)
+        if isinstance(found, Method) and ":" in found.novelty:
+            load_object(found.novelty)  # now, and not when the learner needs it
+    except ValueError as error:
+        raise ValueError(f"method {name!r} cannot be used: {error}") from error
+    if found is None:
+        return None
+    if not isinstance(found, Method):
+        raise ValueError(  # noqa: TRY004  # a name that was typed, whatever its type
+            f"method {name!r} cannot be used: it is {type(found).__name__}, expected a row, leco.methods.table.Method"
+        )
+    return replace(found, name=name)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from leco.algo.exploration import Moments, add_moments
+from leco.algo.ranks import part, whole
 from leco.models.kinds.parts import without_mask
 from leco.models.kinds.table import networks_of
 
@@ -131,15 +132,18 @@ class Rnd(nn.Module):
         """The squared distance ||predictor - target||^2 of each distinct observation: [U].
 
         times_U: [U], how often each occurs, for the running moments; 0 for padding.
+
+        Each rank looks at a part of them (`leco.algo.ranks`).
         """
+        own_RO = observation_UO[part()]
         if self.seen is not None:
             seen_UO = self.target.numbers(observation_UO)
             self.seen.add(seen_UO, times_U)
-            observation_UO = ((seen_UO - self.seen.mean) / self.seen.deviation).clamp(-CLIP, CLIP)
+            own_RO = ((seen_UO[part()] - self.seen.mean) / self.seen.deviation).clamp(-CLIP, CLIP)
         with torch.no_grad():
-            truth_UF = self.target(observation_UO)
-        distance_U: Tensor = (self.predictor(observation_UO) - truth_UF).square().sum(1)
-        return distance_U
+            truth_RF = self.target(own_RO)
+        distance_R: Tensor = (self.predictor(own_RO) - truth_RF).square().sum(1)
+        return whole(distance_R, part(), times_U.shape)
 
 
 class DynamicsOutput(NamedTuple):
@@ -174,7 +178,8 @@ class Dynamics(nn.Module):
 
     def forward(self, observation_UO: Tensor, now_N: Tensor, next_N: Tensor, action_N: Tensor) -> DynamicsOutput:
         """Looks at each distinct observation once; now_N and next_N say which one is before and after each action."""
-        phi_UF = self.embedding(observation_UO)
+        phi_RF = self.embedding(observation_UO[part()])  # of this rank's part
+        phi_UF = whole(phi_RF, part(), (len(observation_UO), phi_RF.shape[1]))
         now_NF, next_NF = phi_UF.index_select(0, now_N), phi_UF.index_select(0, next_N)
         action_NA = nn.functional.one_hot(action_N.long(), self._actions).to(phi_UF.dtype)
         foreseen_NF = self.forwards(torch.cat([now_NF, action_NA], 1))

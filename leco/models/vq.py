@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from leco.algo.hashes import binarisation_loss, lsh_code
 from leco.algo.quantize import code_bytes, nearest_code, quantize
+from leco.algo.ranks import part, world_size
 
 BINARISATION = 10.0  # its weight beside the reconstruction
 NOISE = 0.3
@@ -115,7 +116,8 @@ class LSHBottleneck(nn.Module):
         b_NF = self._bottleneck(z_NDHW)
         told_NF = b_NF
         if generator is not None:
-            noise_NF = torch.rand(b_NF.shape, generator=generator, dtype=b_NF.dtype, device=b_NF.device)
+            shape = (len(b_NF) * world_size(), b_NF.shape[1])  # all ranks draw the same, and each takes its rows
+            noise_NF = torch.rand(shape, generator=generator, dtype=b_NF.dtype, device=b_NF.device)[part()]
             told_NF = b_NF + NOISE * (2 * noise_NF - 1)
         z_back_NDHW = self.widen(told_NF).unflatten(1, self._shape)
         return BottleneckOutput(z_back_NDHW, BINARISATION * binarisation_loss(b_NF, weight_N))

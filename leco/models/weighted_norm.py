@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from leco.algo.ranks import all_sum
+
 _EPS = 1e-5
 _MOMENTUM = 0.1
 
@@ -25,6 +27,8 @@ class WeightedBatchNorm2d(nn.BatchNorm2d):
     without repeating any: `mean = sum(w x) / n`, `var = sum(w (x - mean)^2) / n` with `n = H W sum(w)`, and the running
     variance takes `var n / (n - 1)`. Without weights, and in evaluation mode, it is `BatchNorm2d`. Its parameters and
     buffers have the same names. With weights it can be differentiated once, backwards.
+
+    Where several ranks have each a part of the samples (`leco.algo.ranks`), mean and variance are those of all.
 
     Args:
         channels: C.
@@ -55,7 +59,7 @@ class WeightedBatchNorm2d(nn.BatchNorm2d):
         if weight_N is None or not self.training:
             return super().forward(x_NCHW)
         weight_N = weight_N.to(x_NCHW.dtype)
-        total = weight_N.sum()
+        total = all_sum(weight_N.sum())
         y_NCHW, mean_C, var_C = _normalise(x_NCHW, weight_N / total, self.weight, self.bias)
         n = total * x_NCHW.shape[2] * x_NCHW.shape[3]
         with torch.no_grad():
@@ -66,13 +70,13 @@ class WeightedBatchNorm2d(nn.BatchNorm2d):
 
 
 def _moments(x_NCHW: Tensor, share_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean [C] and biased variance [C] of the samples, whose shares [N] sum to one.
+    """Mean [C] and biased variance [C] of the samples, whose shares [N] sum to one over all ranks.
 
     Summing over a sample's positions first leaves only [N, C] to weight. The squares are those of distances to the mean: a
     difference of two large means would lose the digits of a channel that is far from zero.
     """
-    mean_C = share_N @ x_NCHW.mean((2, 3))
-    return mean_C, share_N @ (x_NCHW - mean_C[:, None, None]).square_().mean((2, 3))
+    mean_C = all_sum(share_N @ x_NCHW.mean((2, 3)))
+    return mean_C, all_sum(share_N @ (x_NCHW - mean_C[:, None, None]).square_().mean((2, 3)))
 
 
 class _Normalise(torch.autograd.Function):
@@ -83,7 +87,8 @@ class _Normalise(torch.autograd.Function):
 
         db = sum(dy),   dg = sum(dy h),   dx = g / s (dy - share / (H W) (db + h dg))
 
-    and the fused kernels of torch for a batch norm with fixed statistics give db, dg and the first term of dx.
+    and the fused kernels of torch for a batch norm with fixed statistics give db, dg and the first term of dx. In dx, db and dg
+    are sums over all ranks; as gradients they are this rank's part.
     """
 
     @staticmethod
@@ -104,8 +109,9 @@ class _Normalise(torch.autograd.Function):
             dy_NCHW, x_NCHW, gain_C, mean_C, var_C, None, None, False, _EPS, [True, True, True]
         )
         scale_C = torch.rsqrt(var_C + _EPS)
-        slope_C = gain_C * scale_C.square() * dgain_C
-        offset_C = gain_C * scale_C * dbias_C - slope_C * mean_C
+        all_dgain_C, all_dbias_C = all_sum(torch.stack([dgain_C, dbias_C]))
+        slope_C = gain_C * scale_C.square() * all_dgain_C
+        offset_C = gain_C * scale_C * all_dbias_C - slope_C * mean_C
         common_NCHW = torch.addcmul(offset_C[:, None, None], x_NCHW, slope_C[:, None, None])
         dx_NCHW.addcmul_(common_NCHW, share_N[:, None, None, None], value=-1 / (x_NCHW.shape[2] * x_NCHW.shape[3]))
         return dx_NCHW, None, dgain_C, dbias_C

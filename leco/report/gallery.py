@@ -1,4 +1,4 @@
-"""Codes: which observations fell into one, how many were new, and how much of a codebook is used."""
+"""Codes: where the agent saw one, which observations fell into it, how many were new, and how much of a codebook is used."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from leco.report.pictures import draw_observation
+from leco.report.pictures import draw_level, draw_observation, window
 from leco.report.style import PANEL, Panel, colour, ids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from leco.evaluation.recording import Episode, Recording
+    from leco.report.pictures import Picture
     from leco.report.runs import Run
 
 ROWS = 8  # codes in a gallery
 FEWEST, PER_ROW = 3, 5  # different observations of a code
-TILE = 8
-GAP = 4
+TILE = 16
+GAP = 8
+MARK = (230, 159, 0)  # of the cells in which a code was seen
 
 
 class Drawer(NamedTuple):
-    """A code of an episode: how often it was seen, and its different observations, the most frequent first, with how often."""
+    """A code of an episode: when it was seen, and its different observations, the most frequent first, with how often."""
 
     code: bytes
-    times: int
+    when: list[int]
     observations: list[tuple[npt.NDArray[np.uint8], int]]
 
 
@@ -40,8 +42,33 @@ def drawers(episode: Episode) -> list[Drawer]:
     for code, views in found.items():
         ordered = sorted(views.values(), key=len, reverse=True)
         observations = [(episode.observation_TO[times[0]], len(times)) for times in ordered]
-        made.append(Drawer(code, sum(map(len, ordered)), observations))
-    return sorted(made, key=lambda each: -each.times)
+        made.append(Drawer(code, sorted(t for times in ordered for t in times), observations))
+    return sorted(made, key=lambda each: -len(each.when))
+
+
+def draw_places(episode: Episode, when: Sequence[int], side: int) -> Picture | None:
+    """The level at the start of an episode, with the cells marked in which the agent was at some times; None without a grid.
+
+    Args:
+        episode: What was played.
+        when: From 0, before the first action, on.
+        side: Pixels of the picture, which is a square.
+    """
+    grid_XY = episode.grid(0)
+    if grid_XY is None:
+        return None
+    columns, rows = window(grid_XY)
+    tile = max(side // max(columns.stop - columns.start, rows.stop - rows.start), 1)
+    level = draw_level(grid_XY, tile)
+    for x, y in {(int(episode.x_T[t]), int(episode.y_T[t])) for t in when}:
+        top, left = (y - rows.start) * tile, (x - columns.start) * tile
+        cell = level[top : top + tile, left : left + tile]
+        cell[:] = (cell + 2.0 * np.array(MARK)) / 3
+    height, width = (min(each, side) for each in level.shape[:2])
+    picture = np.zeros((side, side, 3), np.uint8)
+    top, left = (side - height) // 2, (side - width) // 2
+    picture[top : top + height, left : left + width] = level[:height, :width]
+    return picture
 
 
 def draw_gallery(run: Run, recording: Recording) -> Panel | None:
@@ -54,40 +81,57 @@ def draw_gallery(run: Run, recording: Recording) -> Panel | None:
     pictures = [
         [draw_observation(seen, TILE, episode.layout) for seen, _ in each.observations[:PER_ROW]] for each in shown
     ]
-    height, width = pictures[0][0].shape[:2]
-    across = max(FEWEST, *map(len, pictures))
-    sheet = np.zeros((len(shown) * (height + GAP), across * (width + GAP), 4), np.uint8)
-    for i, row in enumerate(pictures):
-        for j, picture in enumerate(row):
-            y, x = i * (height + GAP), j * (width + GAP)
-            sheet[y : y + height, x : x + width, :3] = picture
-            sheet[y : y + height, x : x + width, 3] = 255
+    height = pictures[0][0].shape[0]
+    places = [draw_places(episode, each.when, height) for each in shown]
+    rows = [row if place is None else [place, *row] for place, row in zip(places, pictures, strict=True)]
+    sheet = _sheet(rows)
     # The width is that of other figures; labels take a quarter of it.
     figure = Figure(figsize=(PANEL[0], 0.75 * PANEL[0] * sheet.shape[0] / sheet.shape[1] + 0.1))
     axes = figure.subplots()
     axes.imshow(sheet, interpolation="nearest")
     axes.set(xticks=[], yticks=[])
     axes.set_axis_off()
-    for i, each in enumerate(shown):
+    for i, (each, place, row) in enumerate(zip(shown, places, pictures, strict=True)):
         y = i * (height + GAP)
         views = len(each.observations)
-        text = f"code {i + 1}\nseen {each.times} x\n{views} view{'s' if views > 1 else ''}"
+        text = f"code {i + 1}\nseen {len(each.when)} x\n{views} view{'s' if views > 1 else ''}"
         axes.text(-GAP, y + height / 2, text, ha="right", va="center", fontsize=9)
-        for j, (_, times) in enumerate(each.observations[:PER_ROW]):
+        x = 0 if place is None else place.shape[1] + GAP
+        for picture, (_, times) in zip(row, each.observations, strict=False):
             if times > 1:
-                x = j * (width + GAP)
-                axes.text(x + 3, y + 3, f"{times} x", ha="left", va="top", fontsize=8, color="white")
-    left = f" The other {len(every) - len(shown)} codes are not shown." if len(every) > len(shown) else ""
-    alt = (
+                axes.text(x + 6, y + 6, f"{times} x", ha="left", va="top", fontsize=8, color="white")
+            x += picture.shape[1] + GAP
+    name = "-".join(ids([run.label, run.task]).values())
+    return Panel(f"gallery-{name}", f"{run.label} on {run.task}", _told(episode, every, len(shown)), figure)
+
+
+def _sheet(rows: Sequence[Sequence[Picture]]) -> npt.NDArray[np.uint8]:
+    """Rows of pictures of one height on one sheet, which is transparent between them: [height, width, RGBA]."""
+    height = rows[0][0].shape[0]
+    fewest = FEWEST * (rows[0][-1].shape[1] + GAP)
+    across = max(fewest, *(sum(picture.shape[1] + GAP for picture in row) for row in rows))
+    sheet = np.zeros((len(rows) * (height + GAP), across, 4), np.uint8)
+    for i, row in enumerate(rows):
+        y, x = i * (height + GAP), 0
+        for picture in row:
+            sheet[y : y + height, x : x + picture.shape[1], :3] = picture
+            sheet[y : y + height, x : x + picture.shape[1], 3] = 255
+            x += picture.shape[1] + GAP
+    return sheet
+
+
+def _told(episode: Episode, every: Sequence[Drawer], shown: int) -> str:
+    """A gallery in words."""
+    left = f" The other {len(every) - shown} codes are not shown." if len(every) > shown else ""
+    return (
         f"An episode of {len(episode.action_T)} actions, {'solved' if episode.solved else 'not solved'}: {len(every)} codes for "
         f"{sum(len(each.observations) for each in every)} different observations. "
         + " ".join(
-            f"Code {i + 1}: seen {each.times} times, {len(each.observations)} views." for i, each in enumerate(shown)
+            f"Code {i + 1}: seen {len(each.when)} times, {len(each.observations)} views."
+            for i, each in enumerate(every[:shown])
         )
         + left
     )
-    name = "-".join(ids([run.label, run.task]).values())
-    return Panel(f"gallery-{name}", f"{run.label} on {run.task}", alt, figure)
 
 
 def new_code_rate(episode: Episode) -> float:

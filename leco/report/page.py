@@ -174,8 +174,9 @@ def _maps(runs: Sequence[Run], drawing: _Drawing) -> Section:
 
 def _codes(runs: Sequence[Run], drawing: _Drawing) -> Section:
     text = (
-        "Each row is a code and the observations of one episode that fell into it, as the agent saw them: it stands at the "
-        "bottom and looks up. New-hash rates and the use of the codebook are of all recorded episodes of the newest checkpoint."
+        "Each row is a code of one episode: the cells in which the agent saw it, on a map of the level as it was at first, and "
+        "the observations that fell into it, as the agent saw them: it stands at the bottom and looks up. "
+        "New-hash rates and the use of the codebook are of all recorded episodes of the newest checkpoint."
     )
     section = Section("codes", "Codes", text)
     numbers = curves.numbered(runs)

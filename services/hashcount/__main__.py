@@ -131,7 +131,7 @@ class StoreWatcher:
                 text = "the store cannot be reached; calls are answered with UNAVAILABLE until it is back"
                 log.error(text, error=str(error))
         if self._up and before is False:
-            log.info("the store is back")
+            log.warning("the store is back")  # as loud as what it ends
         self._metrics.store_up.set(self._up)
         self._server.set_serving(serving=self._up)
         now = asyncio.get_running_loop().time()

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
-from array import array
-from collections import OrderedDict, defaultdict
-from typing import TYPE_CHECKING
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from services.hashcount import store
-from services.hashcount.count_arena import Visits, code_bytes, saturated
 from services.hashcount.distinct import Distinct
 from services.hashcount.store import Batch, Outcome, Status
+from services.hashcount.visit_tables import Codes, VisitTables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from services.hashcount.visit_tables import Table
 
     Key = tuple[str, str]  # run and episode id
 
 # What an episode costs beside its table and its answer: the record, its keys, its place in the ordered dictionary.
 EPISODE_BYTES = 900
-# Places kept for final batches, of which a nearly full store takes one at a time: they need some for a moment to free many.
-SPARE_PLACES = 65_535
-# The most that a table takes beside its codes: CPython grows a dictionary to at most 6 slots for each entry, and a slot costs
-# up to 4 bytes of index and two thirds of a 24-byte entry.
-_TABLE_BYTES = 512
-_ENTRY_BYTES = 120
-
-
 # About what is counted in 20 ms; a single batch may have four times as many.
 PIECE_CODES = 16_384
 
@@ -48,19 +42,29 @@ def _pieces(width: int, batches: Sequence[Batch]) -> Iterator[Sequence[Batch]]:
 
 
 class _Episode:
-    """What is remembered of an episode. Its table maps a code to the place of its count."""
+    """What is remembered of an episode."""
 
-    __slots__ = ("answer", "bytes", "digest", "expires", "finished", "sequence", "table", "width")
+    __slots__ = ("answer", "bytes", "digest", "distinct", "expires", "finished", "sequence", "table", "width")
 
-    def __init__(self, width: int, table: defaultdict[bytes, int]) -> None:
+    def __init__(self, width: int) -> None:
         self.sequence = -1
         self.width = width
         self.digest = 0
         self.answer = b""
         self.finished = False
-        self.table = table
+        self.table: Table | None = None
+        self.distinct = 0  # codes in its table
         self.expires = 0.0
-        self.bytes = 0
+        self.bytes = 0  # beside its table
+
+
+class _Accepted(NamedTuple):
+    """A batch that will be counted: its episode, its distinct codes, whether it is the last, and the table that was outgrown."""
+
+    episode: _Episode
+    span: slice
+    final: bool
+    outgrown: Table | None
 
 
 class MemoryStore:
@@ -73,12 +77,9 @@ class MemoryStore:
         ttl: Seconds after its last batch when an episode that never ended is forgotten.
         retry_window: Seconds for which the answer to a final batch is kept.
         clock: Seconds, monotonic.
-
-    Attributes:
-        used_bytes: What it holds, by its own reckoning, which errs on the high side.
     """
 
-    LEAST_BYTES = 4 * Visits.STEP * Visits.PLACE_BYTES
+    LEAST_BYTES = 4 << 20
 
     def __init__(
         self, *, max_bytes: int, ttl: float, retry_window: float, clock: Callable[[], float] = time.monotonic
@@ -92,9 +93,13 @@ class MemoryStore:
         # Both in the order of expiry, since all episodes in one of them live equally long after their last batch.
         self._live: OrderedDict[Key, _Episode] = OrderedDict()
         self._finished: OrderedDict[Key, _Episode] = OrderedDict()
-        self._visits = Visits()
-        self.used_bytes = 0
-        self._reserve(Visits.STEP)
+        self._tables = VisitTables(max_bytes)
+        self._record_bytes = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """What it holds, by its own reckoning, which errs on the high side."""
+        return self._tables.bytes + self._record_bytes
 
     async def count(self, run: str, width: int, batches: Sequence[Batch]) -> list[Outcome]:
         """See `Store.count`. A large call is counted in pieces, and others are served between them."""
@@ -104,18 +109,6 @@ class MemoryStore:
                 await asyncio.sleep(0)
             outcomes += self._count_piece(run, width, piece)
         return outcomes
-
-    def _count_piece(self, run: str, width: int, batches: Sequence[Batch]) -> list[Outcome]:
-        now = self._clock()
-        self._forget_expired(now)
-        distinct = Distinct(width, [batch.codes for batch in batches])
-        if self._reserve(len(distinct.codes)):
-            return self._count(run, width, batches, distinct, now, places_reserved=True)
-        # Nearly full: one after another, so that each sees what the one before it took or gave back.
-        return [
-            self._count(run, width, [batch], Distinct(width, [batch.codes]), now, places_reserved=False)[0]
-            for batch in batches
-        ]
 
     async def check(self) -> None:
         """See `Store.check`: memory is always there."""
@@ -132,94 +125,99 @@ class MemoryStore:
     async def close(self) -> None:
         """See `Store.close`."""
 
-    def _count(
-        self, run: str, width: int, batches: Sequence[Batch], distinct: Distinct, now: float, *, places_reserved: bool
-    ) -> list[Outcome]:
-        """The hot loop of this store. Without reserved places, batches must come one at a time."""
-        outcomes: list[Outcome | None] = []  # None: counted
-        counted: list[tuple[_Episode, int]] = []  # and how many codes were new to it
-        places = array("I")  # of the distinct codes
-        all_codes: list[bytes] = distinct.codes.tolist()
-        # What is left if every table of this call has to grow; only if that is too much does a batch need a closer look.
-        room = self._max_bytes - self.used_bytes - len(batches) * EPISODE_BYTES if places_reserved else -1
-        bytes_of_code = code_bytes(width)
+    def _count_piece(self, run: str, width: int, batches: Sequence[Batch]) -> list[Outcome]:
+        """Decides on one batch after the other, and looks up the codes of all that are counted at once."""
+        now = self._clock()
+        self._forget_expired(now)
+        distinct = Distinct(width, [batch.codes for batch in batches])
+        before_D = np.zeros(len(distinct.times), np.uint64)
+        decided: list[Outcome | _Episode] = []
+        waiting: list[_Accepted] = []  # to be looked up
         for batch, span in zip(batches, distinct.spans, strict=True):
-            key, codes = (run, batch.episode_id), all_codes[span]
+            key = (run, batch.episode_id)
             episode = self._live.get(key) or self._finished.get(key)
             digest = hash((batch.final, batch.codes))
             outcome = _without_counting(episode, width, batch, digest)
-            if outcome is None:
-                if episode is None:
-                    episode = _Episode(width, defaultdict(self._visits.free.pop))
-                table, answer_bytes = episode.table, 4 * len(batch.codes) // width
-                known = len(table)
-                room -= _TABLE_BYTES + (known + len(codes)) * (_ENTRY_BYTES + bytes_of_code) + answer_bytes
-                if room >= 0 or self._has_room(episode, codes, answer_bytes, final=batch.final):
-                    places.extend(map(table.__getitem__, codes))
-                    episode.sequence, episode.digest = batch.sequence, digest
-                    takes = EPISODE_BYTES + answer_bytes + sys.getsizeof(table) + len(table) * bytes_of_code
-                    self.used_bytes += takes - episode.bytes
-                    episode.bytes = takes
-                    episode.expires = now + self._ttl
-                    self._live[key] = episode
-                    self._live.move_to_end(key)
-                    counted.append((episode, len(table) - known))
-                else:
-                    outcome = self._full()
             if outcome is not None:
-                places.extend(bytes(len(codes)))  # nobody's place
-            outcomes.append(outcome)
-        before = self._visits.add(np.frombuffer(places, np.uint32), distinct.times)
-        answers = saturated(before[distinct.place_of] + distinct.occurrence).tobytes()
-        which = iter(counted)
-        complete: list[Outcome] = []
-        begin = 0
-        for batch, outcome in zip(batches, outcomes, strict=True):
+                decided.append(outcome)
+                continue
+            episode = episode or _Episode(width)
+            accepted = self._accept(batch, episode, span)
+            if accepted is None and any(each.final for each in waiting):
+                self._look_up(waiting, distinct, before_D)  # which gives back the tables of episodes that end
+                waiting.clear()
+                accepted = self._accept(batch, episode, span)
+            if accepted is None:
+                decided.append(self._full())
+                continue
+            episode.sequence, episode.digest, episode.expires = batch.sequence, digest, now + self._ttl
+            self._live[key] = episode
+            self._live.move_to_end(key)
+            waiting.append(accepted)
+            decided.append(episode)
+        self._look_up(waiting, distinct, before_D)
+        new_D = np.concatenate([[0], np.cumsum(before_D == 0)]).tolist()
+        counts, begin, outcomes = distinct.counts(before_D), 0, []
+        for batch, span, each in zip(batches, distinct.spans, decided, strict=True):
             end = begin + 4 * len(batch.codes) // width
-            if outcome is None:
-                episode, new = next(which)
-                episode.answer = answers[begin:end]
-                complete.append(Outcome(Status.COUNTED, episode.answer, new))
+            if isinstance(each, _Episode):
+                new = new_D[span.stop] - new_D[span.start]
+                each.distinct += new
+                each.answer = counts[begin:end]
+                outcomes.append(Outcome(Status.COUNTED, each.answer, new))
                 if batch.final:
-                    self._finish((run, batch.episode_id), episode, now)
+                    self._finish((run, batch.episode_id), each, now)
             else:
-                complete.append(outcome)
+                outcomes.append(each)
             begin = end
-        return complete
+        return outcomes
+
+    def _accept(self, batch: Batch, episode: _Episode, span: slice) -> _Accepted | None:
+        """Makes room for a batch; None, and nothing has changed, if there is none.
+
+        A final batch needs no table: what is new in it is in nobody's way.
+        """
+        takes = EPISODE_BYTES + 4 * len(batch.codes) // episode.width
+        left = self._max_bytes - self._record_bytes - takes + episode.bytes
+        if left < self._tables.bytes:
+            return None
+        table, outgrown, entries = episode.table, None, episode.distinct + span.stop - span.start
+        if not batch.final and (table is None or not table.has_room(entries)):
+            outgrown, table = table, self._tables.make(entries, -(-episode.width // 8), left)
+            if table is None:
+                return None
+        episode.table = table
+        self._record_bytes += takes - episode.bytes
+        episode.bytes = takes
+        return _Accepted(episode, span, batch.final, outgrown)
+
+    def _look_up(self, waiting: Sequence[_Accepted], distinct: Distinct, before_D: NDArray[np.uint64]) -> None:
+        """Fills in how often the codes of these batches had been seen before, and adds their visits."""
+        moves = [(each.outgrown, each.episode.table) for each in waiting if each.outgrown and each.episode.table]
+        if moves:
+            self._tables.move(moves, len(distinct.words_WD))
+        for final in (False, True):
+            group = [each for each in waiting if each.final == final]
+            if not group:
+                continue
+            numbers = [each.span.stop - each.span.start for each in group]
+            begin, end = group[0].span.start, group[-1].span.stop
+            which: NDArray[np.intp] | slice = slice(begin, end)
+            if end - begin > sum(numbers):  # others lie between them
+                which = np.concatenate([np.arange(each.span.start, each.span.stop) for each in group])
+            codes = Codes(distinct.words_WD[:, which], distinct.hash_D[which], distinct.times[which])
+            before_D[which] = self._tables.visit([each.episode.table for each in group], numbers, codes, add=not final)
+            for each in group:
+                if final and each.episode.table is not None:
+                    self._tables.release(each.episode.table)
+                    each.episode.table = None
 
     def _finish(self, key: Key, episode: _Episode, now: float) -> None:
-        """Frees the table; what is needed to answer a retry stays for a while."""
+        """What is needed to answer a retry stays for a while."""
         del self._live[key]
-        self._visits.release(episode.table.values())
-        episode.table = defaultdict()
         episode.finished = True
         episode.expires = now + self._retry_window
         self._finished[key] = episode
-        takes = EPISODE_BYTES + len(episode.answer)
-        self.used_bytes += takes - episode.bytes
-        episode.bytes = takes
-
-    def _reserve(self, codes: int) -> bool:
-        """Whether there are places for so many new codes, more being made if the limit allows all that are needed."""
-        missing = codes + SPARE_PLACES - len(self._visits.free)
-        steps = max(0, -(-missing // Visits.STEP))
-        step_bytes = Visits.STEP * Visits.PLACE_BYTES
-        if self.used_bytes + steps * step_bytes > self._max_bytes:
-            return False
-        for _ in range(steps):
-            self._visits.grow()
-            self.used_bytes += step_bytes
-        return True
-
-    def _has_room(self, episode: _Episode, codes: Sequence[bytes], answer_bytes: int, *, final: bool) -> bool:
-        """Whether the store stays within its limit with a batch of these distinct codes."""
-        room = self._max_bytes - self.used_bytes + episode.bytes - EPISODE_BYTES - answer_bytes
-        if final:  # takes room for its table only until it frees it
-            return room >= 0
-        new = len(set(codes) - episode.table.keys())
-        entries = len(episode.table) + new
-        enough = room >= _TABLE_BYTES + entries * (_ENTRY_BYTES + code_bytes(episode.width))
-        return enough and new <= len(self._visits.free) - SPARE_PLACES
 
     def _full(self) -> Outcome:
         return Outcome(
@@ -235,8 +233,9 @@ class MemoryStore:
                 if episode.expires > now:
                     break
                 del episodes[key]
-                self._visits.release(episode.table.values())
-                self.used_bytes -= episode.bytes
+                if episode.table is not None:
+                    self._tables.release(episode.table)
+                self._record_bytes -= episode.bytes
 
 
 def _without_counting(episode: _Episode | None, width: int, batch: Batch, digest: int) -> Outcome | None:

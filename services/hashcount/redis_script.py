@@ -15,7 +15,6 @@ import numpy as np
 import redis
 
 from services.hashcount import store
-from services.hashcount.count_arena import saturated
 from services.hashcount.distinct import Distinct
 from services.hashcount.store import Outcome, Status
 
@@ -75,7 +74,7 @@ class ScriptCalls:
     def _counts(self, replies: Sequence[bytes | Exception]) -> bytes:
         """Each code's count at its moment, packed; meaningless where a batch was not counted."""
         distinct = self._distinct
-        before = np.zeros(len(distinct.codes), np.int64)
+        before = np.zeros(len(distinct.codes), np.uint64)
         answers = {
             i: reply.partition(b";")[2]
             for i, reply in enumerate(replies)
@@ -85,7 +84,7 @@ class ScriptCalls:
         if text:
             answered = np.concatenate([np.arange(distinct.spans[i].start, distinct.spans[i].stop) for i in answers])
             before[answered] = np.fromstring(text, np.int64, sep=",")
-        return saturated(before[distinct.place_of] + distinct.occurrence).tobytes()
+        return distinct.counts(before)
 
     def _outcome(self, sequence: int, reply: bytes | Exception, counts: bytes) -> Outcome:
         if isinstance(reply, Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import threading
 from importlib.metadata import version
@@ -11,15 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 import torch
+import torch.distributed as dist
 
+from leco.algo.ranks import rank, world_size
 from leco.checkpoint.folder_lock import locked
 from leco.checkpoint.state_file import SavedStateError
 from leco.config.experiment import ConfigError, method_of, task_of
-from leco.config.toml import flat, show, to_toml
-from leco.learning.state import Networks, init
+from leco.config.toml import flat, show
+from leco.learning.state import init
 from leco.models.build import build
-from leco.models.hash_function import make_hash_function
-from leco.models.kinds.table import find_kind
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
 from leco.rpc.learner_client import SERVICE
 from leco.rpc.server import RpcServer, wait_for_signal
@@ -27,17 +28,18 @@ from leco.telemetry.logging import configure_logging, new_registry, serve_metric
 from leco.telemetry.malloc import keep_freed_memory
 from leco.telemetry.provenance import clock_zero
 from leco.telemetry.tracing import start_tracing
-from leco.types import RunSpecification, TrajectorySpec
 from leco.v1 import learner_pb2_grpc
 from services import flags
 from services.learner.best_return import NONE, BestReturn
 from services.learner.checkpoints import Checkpoints
 from services.learner.config import LearnerSettings, read_settings
-from services.learner.device import find_device
+from services.learner.device import find_device, joins_others
+from services.learner.followers import Followers, check_shares, follow, join, on_device
 from services.learner.metrics import LearnerMetrics
 from services.learner.metrics_logger import EpisodeStats, MetricsLogger
 from services.learner.run_folder import open_run, run_name
 from services.learner.servicer import LearnerServicer
+from services.learner.specification import make_specification
 from services.learner.trainer import Trainer
 from services.learner.trajectory_queue import TrajectoryQueue
 
@@ -56,7 +58,12 @@ MAX_CALLS = 1024
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Reads the settings and trains until done, SIGTERM or Ctrl-C."""
-    settings = read_settings(sys.argv[1:] if arguments is None else arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    settings = read_settings(arguments)
+    if settings.ranks > 1 and not joins_others():
+        from services.learner.launch import launch  # noqa: PLC0415  # torchrun is slow to import
+
+        sys.exit(launch(settings.ranks, arguments))
     configure_logging(level=settings.log_level, log_format=settings.log_format)
     keep_freed_memory()
     torch.set_num_threads(settings.threads)
@@ -64,7 +71,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # squares are too small for ordinary floats, and arithmetic with such numbers made updates up to five times as long.
     torch.set_flush_denormal(True)
     try:
-        asyncio.run(serve(settings))
+        device = torch.device(find_device(settings.device))
+        if joins_others():
+            join(device)
+        if rank() > 0:
+            follow(device)
+        else:
+            asyncio.run(serve(settings, device, Followers()))
+        if joins_others():
+            dist.destroy_process_group()
     except (ConfigError, SavedStateError) as error:  # which no other start heals
         sys.stderr.write(f"leco learner: {error}\n")
         sys.exit(flags.FINAL)
@@ -72,13 +87,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"leco learner: {error}")
 
 
-async def serve(settings: LearnerSettings) -> None:
+async def serve(settings: LearnerSettings, device: torch.device, followers: Followers) -> None:
     """Runs the service until training is done or a signal comes, then drains it."""
     registry = new_registry()
     rpc_metrics = RpcMetrics(registry, "learner")
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(start_tracing("learner"))
-        parts = build_learner(settings, LearnerMetrics(registry), stack)
+        parts = build_learner(settings, device, followers, LearnerMetrics(registry), stack)
         metrics_port = None
         if settings.metrics_port is not None:
             host = settings.listen.rpartition(":")[0].strip("[]")
@@ -97,7 +112,9 @@ async def serve(settings: LearnerSettings) -> None:
             address=address,
             metrics_port=metrics_port,
             run=str(settings.run_dir),
-            device=str(parts.device),
+            device=str(device),
+            ranks=world_size(),
+            pid=os.getpid(),
             frames=parts.trainer.frames,
         )
         await asyncio.wait((stopped, training), return_when=asyncio.FIRST_COMPLETED)
@@ -110,6 +127,7 @@ async def serve(settings: LearnerSettings) -> None:
         parts.queue.close()
         try:
             await training  # the update in progress, and a checkpoint
+            followers.end()
         finally:
             await server.drain(settings.drain_seconds)
             stopped.cancel()
@@ -122,23 +140,33 @@ class LearnerComponents(NamedTuple):
     queue: TrajectoryQueue
     servicer: LearnerServicer
     trainer: Trainer
-    device: torch.device
 
 
 def build_learner(
-    settings: LearnerSettings, metrics: LearnerMetrics, stack: contextlib.AsyncExitStack
+    settings: LearnerSettings,
+    device: torch.device,
+    followers: Followers,
+    metrics: LearnerMetrics,
+    stack: contextlib.AsyncExitStack,
 ) -> LearnerComponents:
     """Reads the run's folder and makes the parts."""
-    device = torch.device(find_device(settings.device))
     stack.enter_context(locked(settings.run_dir))
     experiment = open_run(settings.run_dir, settings.config)
+    check_shares(experiment)
     torch.manual_seed(experiment.seed)
     task, method = task_of(experiment), method_of(experiment)
     networks = build(method, task.layout, task.num_actions, experiment.hash, experiment.network)
-    networks = Networks(*(net if net is None else net.to(device) for net in networks))  # type: ignore[arg-type]
+    networks = on_device(networks, device)
     checkpoints = Checkpoints(settings.run_dir / "checkpoints", experiment.learner.keep_checkpoints)
     found = checkpoints.newest(init(networks))
     state, metadata = found if found is not None else (init(networks), {})
+    if (before := int(metadata.get("ranks", 1))) != world_size() and found is not None:
+        log.warning(
+            "the run goes on with another number of ranks: it learns the same, but not bit for bit",
+            ranks=world_size(),
+            before=before,
+        )
+    followers.begin(experiment, state)
     told = {key: show(value) if isinstance(value, list | dict) else value for key, value in flat(experiment).items()}
     metrics_logger = MetricsLogger(
         settings.run_dir, state.updates, before=metadata, clock_zero=clock_zero(), settings=told
@@ -154,7 +182,7 @@ def build_learner(
         on_episodes=episodes.add,
     )
     metrics.run(run_name(settings.run_dir), experiment.task, experiment.method)
-    specification = _specification(experiment, networks, run_name(settings.run_dir), task)
+    specification = make_specification(experiment, networks, run_name(settings.run_dir), task)
     servicer = LearnerServicer(specification, queue, metrics, software_version=version("leco"))
     trainer = Trainer(
         experiment,
@@ -167,9 +195,10 @@ def build_learner(
         episodes=episodes,
         metrics=metrics,
         device=device,
+        followers=followers,
         best=_best(checkpoints, metadata, task),
     )
-    return LearnerComponents(queue, servicer, trainer, device)
+    return LearnerComponents(queue, servicer, trainer)
 
 
 def _best(checkpoints: Checkpoints, metadata: Mapping[str, MetadataValue], task: Task) -> BestReturn:
@@ -184,30 +213,6 @@ def _max_lag(experiment: Experiment) -> int:
     """In a deterministic run a turn's updates and no more: what an actor played for a learner that was killed is dropped."""
     learner = experiment.learner
     return experiment.actors.num_envs // learner.batch_size - 1 if learner.deterministic else learner.max_policy_lag
-
-
-def _specification(experiment: Experiment, networks: Networks, run: str, task: Task) -> RunSpecification:
-    kind = find_kind(task.layout)
-    hash_function = make_hash_function(method_of(experiment), kind, networks.intrinsic, experiment.hash)
-    core = networks.policy.initial_state(1)
-    return RunSpecification(
-        run=run,
-        task=experiment.task,
-        method=experiment.method,
-        environments=experiment.actors.num_envs,
-        code_width=0 if hash_function is None else hash_function.width,
-        configuration_toml=to_toml(experiment),
-        trajectories=TrajectorySpec(
-            unroll_length=experiment.actors.unroll_length,
-            observation_shape=task.observation_shape,
-            action_count=task.num_actions,
-            core_state_shape=tuple(core[:, :, 0].shape),
-            coarse_levels=0 if hash_function is None else hash_function.levels - 1,
-            reward_limit=task.reward_limit,
-            numbers=task.layout.numbers,
-            masked=task.layout.actions > 0,
-        ),
-    )
 
 
 async def _in_thread(trainer: Trainer) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from services import flags
-from services.learner.device import device_name
+from services.learner.device import device_name, local_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +40,7 @@ class LearnerSettings:
     device: str
     threads: int
     when_done: WhenDone = "exit"
+    ranks: int = 1
 
 
 def read_settings(arguments: Sequence[str]) -> LearnerSettings:
@@ -65,10 +66,17 @@ def read_settings(arguments: Sequence[str]) -> LearnerSettings:
     )
     parser.setting(
         "--threads",
-        default=str(os.cpu_count() or 1),
+        default=str(max((os.cpu_count() or 1) // local_ranks(), 1)),
         kind=flags.whole_number(1, 1024),
         metavar="N",
-        help="processor threads of an update",
+        help="processor threads of an update, in each rank",
+    )
+    parser.setting(
+        "--ranks",
+        default="1",
+        kind=flags.whole_number(1, 1024),
+        metavar="N",
+        help="processes that make an update together, by torchrun, with --device cuda each on a GPU of its own",
     )
     parser.setting(
         "--when-done",
@@ -92,4 +100,5 @@ def read_settings(arguments: Sequence[str]) -> LearnerSettings:
         device=parsed.device,
         threads=parsed.threads,
         when_done=parsed.when_done,
+        ranks=parsed.ranks,
     )

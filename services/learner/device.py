@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from leco.config.experiment import ConfigError
@@ -20,8 +21,18 @@ def device_name(text: str) -> str:
     return text
 
 
+def joins_others() -> bool:
+    """Whether torchrun, or what is like it, has started this process as one of several ranks."""
+    return int(os.environ.get("WORLD_SIZE") or 1) > 1
+
+
+def local_ranks() -> int:
+    """How many of them are on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+
+
 def find_device(name: str) -> str:
-    """The device of a name, as torch writes it; auto is a GPU if there is one.
+    """The device of a name, as torch writes it; auto is a GPU if there is one. Each of several ranks has a GPU of its own.
 
     Raises:
         ConfigError: there is no such GPU.
@@ -32,7 +43,13 @@ def find_device(name: str) -> str:
 
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        return "cuda" if there else "cpu"
+        name = "cuda" if there else "cpu"
+    if name == "cpu":
+        return name
+    if joins_others():
+        if name != "cuda":
+            raise ConfigError(f"--device {name} is one GPU for several ranks: say --device cuda, and each has its own")
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     number = int(name.partition(":")[2] or 0)
     if number >= there:
         found = NO_GPU if not there else f"torch finds {there} here, numbered from 0"

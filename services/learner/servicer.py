@@ -95,12 +95,12 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
                 yield message
 
     async def Push(  # noqa: N802
-        self, request_iterator: AsyncIterator[learner_pb2.PushRequest], _context: Context
+        self, request_iterator: AsyncIterator[learner_pb2.PushRequest], context: Context
     ) -> AsyncIterator[learner_pb2.PushResponse]:
         """See proto/leco/v1/learner.proto."""
         hello = self._checked_hello(await anext(request_iterator, None))
         stream = self._queue.open(hello.incarnation)
-        log.info("a stream began", actor=hello.actor_name, incarnation=hello.incarnation.hex())
+        log.info("a stream began", actor=hello.actor_name, peer=context.peer(), incarnation=hello.incarnation.hex())
         reading = asyncio.create_task(self._read(stream, request_iterator))
         try:
             while (news := await stream.news()) is not None:

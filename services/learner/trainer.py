@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from leco.algo.ranks import world_size
 from leco.checkpoint.milestones import milestone_updates
 from leco.checkpoint.snapshot import make_snapshot
 from leco.checkpoint.state_file import not_finite
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from leco.types import ParameterSnapshot, Trajectory
     from services.learner.best_return import BestReturn
     from services.learner.checkpoints import Checkpoints
+    from services.learner.followers import Followers
     from services.learner.metrics import LearnerMetrics
     from services.learner.metrics_logger import EpisodeStats, MetricsLogger
     from services.learner.trajectory_queue import TrajectoryQueue
@@ -51,6 +53,7 @@ class Trainer:
         metrics_logger, episodes: The run's curves.
         metrics: To be told.
         device: Where updates are computed.
+        followers: The other ranks that compute them, if there are any.
         best: The highest mean return for which a state was saved.
     """
 
@@ -67,11 +70,13 @@ class Trainer:
         episodes: EpisodeStats,
         metrics: LearnerMetrics,
         device: torch.device,
+        followers: Followers,
         best: BestReturn,
     ) -> None:
         self._experiment, self._networks, self.state = experiment, networks, state
         self._queue, self._publish, self._checkpoints = queue, publish, checkpoints
         self._metrics_logger, self._episodes, self._metrics, self._device = metrics_logger, episodes, metrics, device
+        self._followers = followers
         self._method = method_of(experiment)
         learner = experiment.learner
         # A learned hash is published with the policy, and not before it is learned.
@@ -159,19 +164,22 @@ class Trainer:
         self._lag = newest - sum(each.parameters_version for each in trajectories) / len(trajectories)
         with self._metrics.time.spent("updating"), _traced(trajectories):
             batch = make_batch(trajectories, self._device, max_steps=self._max_steps)
+            progress = min(self.frames / self._experiment.frames, 1.0)
+            self._followers.update(batch, progress)
             after, stats = update(
                 self._networks,
                 self.state,
                 batch,
                 self._method,
                 self._experiment.training,
-                progress=min(self.frames / self._experiment.frames, 1.0),
+                progress=progress,
                 # An actor on the same machine plays on with the policy's new parameters, while the intrinsic module learns; or,
                 # if it need not wait for them, when an update needs but one processor.
                 when_hashed=_nothing if learner.synchronous else self._queue.free,
                 on_policy=self._publish_early if self._early else _nothing,
             )
             kept = self._keep(after, stats)
+            self._followers.decide(kept=kept)
         early = self._early and kept
         with self._metrics.time.spent("publishing"):
             if self.state.updates % learner.publish_every == 0 and not early:
@@ -254,6 +262,7 @@ class Trainer:
             "seconds": self._metrics_logger.seconds,
             "episodes": self._episodes.total,
             "method": self._method.name,
+            "ranks": world_size(),
             # None above it is published before there is another checkpoint.
             "last_version": self._checkpoints.version(self.state.updates + self._experiment.learner.checkpoint_every),
         }

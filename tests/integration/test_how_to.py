@@ -61,3 +61,25 @@ def test_a_guide_works_as_written(guide: str, tmp_path: Path) -> None:
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_method_of_ones_own_works_as_written_outside_of_the_repository(tmp_path: Path) -> None:
+    home = tmp_path / "elsewhere"
+    home.mkdir()
+    found = blocks("bring-your-own-method")
+    assert [each.language for each in found] == ["python", "sh"]
+    for block in found:
+        if block.place:
+            put(home, block)
+            continue
+        environment = {"PATH": f"{Path(sys.prefix, 'bin')}:/usr/bin:/bin", "HOME": str(home), "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block.text],
+            cwd=home,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr

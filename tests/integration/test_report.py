@@ -19,6 +19,7 @@ from leco.cli import report
 from leco.cli.main import COMMANDS
 from leco.evaluation.recording import Recording, write_recording
 from leco.report import curves, gallery, maps, results
+from leco.report.pictures import window
 from leco.report.runs import ReportError, read_runs
 from leco.report.style import COLOURS, colour, dash, styled
 from support.made_episodes import episode, metadata, recording
@@ -326,11 +327,30 @@ def test_drawers_hold_what_fell_into_them() -> None:
     one = episode(5, 40)
     found = gallery.drawers(one)
     times = Counter(bytes(code) for code in one.code_TW)
-    assert [each.times for each in found] == sorted(times.values(), reverse=True)
+    assert [len(each.when) for each in found] == sorted(times.values(), reverse=True)
     for each in found:
+        assert each.when == [t for t, code in enumerate(one.code_TW) if bytes(code) == each.code]
         views = Counter(bytes(o) for o, c in zip(one.observation_TO, one.code_TW, strict=True) if bytes(c) == each.code)
         assert {bytes(seen): n for seen, n in each.observations} == dict(views)
     assert gallery.new_code_rate(one) == pytest.approx(sum(n == 1 for n in one.count_T[1:]) / 40)
+
+
+def test_the_map_of_a_code_marks_where_it_was_seen_and_nothing_else() -> None:
+    one = episode(5, 40)
+    first = one.grid(0)
+    assert first is not None
+    side = 60
+    plain, marked = gallery.draw_places(one, [], side), gallery.draw_places(one, [3, 7, 3], side)
+    assert plain is not None
+    assert marked is not None
+    assert plain.shape == marked.shape == (side, side, 3)
+    columns, rows = window(first)
+    width, height = columns.stop - columns.start, rows.stop - rows.start
+    tile = side // max(width, height)
+    changed = np.argwhere((plain != marked).any(2)) - [(side - height * tile) // 2, (side - width * tile) // 2]
+    cells = {(int(x) + columns.start, int(y) + rows.start) for y, x in changed // tile}
+    assert cells == {(int(one.x_T[t]), int(one.y_T[t])) for t in (3, 7)}
+    assert gallery.draw_places(one._replace(scene_T=np.full_like(one.scene_T, -1)), [3], side) is None
 
 
 def test_the_use_of_a_codebook_by_hand() -> None:

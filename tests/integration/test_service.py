@@ -134,7 +134,7 @@ def test_health_follows_redis_away_and_back() -> None:
 
         redis.start()
         assert next(states) == SERVING
-        assert service.until_logged("the store is back")["level"] == "info"
+        assert service.until_logged("the store is back")["level"] == "warning"
         assert service.metrics()["leco_hashcount_store_up"] == 1
         assert count(channel, 0, "A", episode="another") == (Status.COUNTED, [1])
         assert count(channel, 1, "A")[0] is Status.LOST, "this Redis keeps nothing on disk"

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from leco.config.toml import parse
+from support.redis_servers import RedisServer
 from support.service_process import ServiceProcess
 from support.training_services import LECO, SMALL, TASK, actor, learner, patient_actor, rows, state_of, until_updates
 from support.waiting import PATIENCE, until
@@ -102,6 +103,27 @@ def test_leco_train_stops_on_ctrl_c_goes_on_from_there_ends_and_can_be_evaluated
     assert (evaluated.returncode, evaluated.stderr) == (0, "")
     assert f"Empty-5x5, leco, after {saved + 12} updates: 7 fresh episodes" in evaluated.stdout
     assert re.search(r"success rate +[0-9.]+ % +\(95 %: ", evaluated.stdout)
+
+
+def test_leco_train_says_that_its_store_has_gone_and_that_it_is_back(tmp_path: Path) -> None:
+    run, output = tmp_path / "run", tmp_path / "output"
+    small = ("actors.unroll_length=16", "learner.batch_size=4", "learner.log_every=1")
+    command = [*LECO, "train", "--task=Empty-5x5", "--method=exact", "--num-envs=4", "--threads=1", "--frames=1e9"]
+    with RedisServer() as store, output.open("wb") as out:
+        command += [f"--store={store.url}", f"--run-dir={run}", *(f"--set={each}" for each in small)]
+        with subprocess.Popen(command, stdout=out) as training:
+            try:
+                until(lambda: len(rows(run)) >= 2)
+                store.kill()
+                until(lambda: "hashcount: the store cannot be reached" in output.read_text())
+                store.start()
+                until(lambda: "hashcount: the store is back" in output.read_text())
+                trained = len(rows(run))
+                until(lambda: len(rows(run)) > trained)
+                training.send_signal(signal.SIGINT)
+                assert training.wait(PATIENCE) == 130
+            finally:
+                training.kill()
 
 
 def not_running(run: Path) -> bool:

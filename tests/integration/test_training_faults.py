@@ -221,6 +221,8 @@ def test_absurd_rewards_and_returns_are_refused_and_training_goes_on(tmp_path: P
             until(lambda: service.metrics()["leco_learner_trajectories_refused_total"] == n)  # noqa: B023
         until_updates(service, updates(service) + 5)
         assert one.running
+        began = [line for line in service.logged() if line["event"] == "a stream began" and line["actor"] == "hostile"]
+        assert [line["peer"].startswith("ipv4:127.0.0.1:") for line in began] == 3 * [True]
         service.terminate()
         assert service.wait() == 0
     newest_state = state_of(run, int(max(path.stem for path in (run / "checkpoints").glob("[0-9]*.safetensors"))))

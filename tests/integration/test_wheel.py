@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-SERVICES = ("actor", "cluster", "hashcount", "learner", "report", "tracing", "vizdoom")  # what "all" is
+SERVICES = (
+    "actor",
+    "cluster",
+    "export",
+    "hashcount",
+    "learner",
+    "report",
+    "tracing",
+    "vizdoom",
+    "wandb",
+)  # what "all" is
 # In every process: a finder that is asked first, and knows that these packages are not there
 ABSENT = """
 import sys
@@ -105,7 +115,22 @@ def test_the_wheel_trains_and_plays_outside_of_the_repository_with_the_extras_th
     assert shown.returncode == 0, shown.stderr
 
 
-@pytest.mark.parametrize("name", ["watch", "zoo", "probe", "actor", "learner", "hashcount", "cluster"])
+def test_the_zoo_comes_with_the_wheel(installed: Installed) -> None:
+    listed = installed.run("zoo", extras=("actor", "learner"))
+    assert "KeyCorridorS4R3" in listed.stdout, listed.stderr
+    played = installed.run("eval", "zoo/MultiRoom-N2-S4", "--episodes=3", extras=("actor", "learner"))
+    assert "success rate  100.0 %" in played.stdout, played.stderr
+
+
+def test_without_onnx_the_other_format_is_exported(installed: Installed) -> None:
+    without = ("actor", "learner")
+    refused = installed.run("export", "zoo/MultiRoom-N2-S4", extras=without)
+    assert refused.stderr.splitlines()[-1].startswith("leco export: the package onnx is not installed: pip install")
+    done = installed.run("export", "zoo/MultiRoom-N2-S4", "--format=torchscript", extras=without)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["watch", "zoo", "export", "probe", "actor", "learner", "hashcount", "cluster"])
 def test_a_command_starts_with_the_extras_that_it_names(installed: Installed, name: str) -> None:
     done = installed.run(name, "--help", extras=tuple(COMMANDS[name][2].split(",")))
     assert (done.returncode, done.stderr) == (0, "")
@@ -118,6 +143,7 @@ def test_a_command_starts_with_the_extras_that_it_names(installed: Installed, na
         ("watch .", "uvicorn"),
         ("report .", "matplotlib"),
         ("probe run", "torch"),
+        ("export run", "torch"),
         ("actor", "torch"),
         ("learner", "torch"),
         ("hashcount", "redis"),

@@ -1,7 +1,7 @@
 """The kinds that operators add, as far as deploy/k8s uses them: JSON schemas that allow nothing else.
 
 Written from the operators' own references: keda.sh/docs (ScaledObject, Prometheus scaler), cert-manager.io/docs (API reference),
-prometheus-operator.dev (API reference).
+prometheus-operator.dev (API reference), jobset.sigs.k8s.io (API reference).
 """
 
 from __future__ import annotations
@@ -136,7 +136,25 @@ PROMETHEUS_RULE: Schema = kind(
     "PrometheusRule",
     record({"groups": some(record({"name": TEXT, "rules": some(RULE)}, {"interval": DURATION}))}),
 )
+JOB_SET = kind(
+    "jobset.x-k8s.io/v1alpha2",
+    "JobSet",
+    record(
+        {
+            "network": record(
+                {"enableDNSHostnames": {"type": "boolean"}, "subdomain": TEXT},
+                {"publishNotReadyAddresses": {"type": "boolean"}},
+            ),
+            "failurePolicy": record({"maxRestarts": NUMBER}),
+            # A job's template is Kubernetes' own.
+            "replicatedJobs": some(
+                record({"name": TEXT, "replicas": NUMBER, "template": record({"spec": {"type": "object"}})})
+            ),
+        }
+    ),
+)
 SCHEMAS = {
+    "JobSet": JOB_SET,
     "ScaledObject": SCALED_OBJECT,
     "Issuer": ISSUER,
     "Certificate": CERTIFICATE,

@@ -144,12 +144,14 @@ def included(overlay: str) -> set[str]:
 
 
 def combinations() -> Iterator[Built]:
-    """Every overlay with every set of components that it does not have of its own."""
+    """Every overlay with every set of components that it does not have of its own; several GPUs only with one, or with all."""
     for overlay in OVERLAYS:
-        others = sorted(set(COMPONENTS) - included(overlay))
+        others = sorted(set(COMPONENTS) - included(overlay) - {"multi-gpu"})
         for size in range(len(others) + 1):
             for chosen in itertools.combinations(others, size):
                 yield Built(overlay, chosen)
+        for with_gpu in ({"gpu"} - included(overlay), others):
+            yield Built(overlay, (*sorted(with_gpu), "multi-gpu"))
 
 
 @functools.cache

@@ -17,7 +17,7 @@ import uvicorn
 from leco.cli.watch.live import Live
 from leco.cli.watch.replays import Replays
 from leco.cli.watch.server import make_app
-from leco.evaluation.zoo import find_entries
+from leco.evaluation.zoo import find_entries, find_run
 from leco.report.runs import is_run
 from services.flags import Parser, whole_number
 
@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     given = parser.parse_args(arguments)
+    given.run = find_run(given.run)
     folder: Path = given.run.resolve()
     if refusal := why_not(given.run):
         parser.error(refusal)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib
-import sys
 from copy import deepcopy
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 from gymnasium import error as gymnasium_error
 
+from leco import references
 from leco.words import did_you_mean
 
 if TYPE_CHECKING:
@@ -77,18 +76,10 @@ def import_named(module: str, *, needed_by: str) -> Any:
     Raises:
         ValueError: there is none, or it cannot be imported.
     """
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)  # last, so that no file here is taken for a module of the installation
     try:
-        return importlib.import_module(module)
-    except ImportError as missing:
-        if missing.name != module.partition(".")[0] and missing.name != module:
-            raise ValueError(f"{needed_by}: the module {module} cannot be imported: {missing}") from missing
-        raise ValueError(
-            f"{needed_by}: there is no module {module!r}: install it, or run leco in the folder that has it, or name that "
-            "folder in PYTHONPATH"
-        ) from None
+        return references.import_named(module)
+    except ValueError as error:
+        raise ValueError(f"{needed_by}: {error}") from error
 
 
 def _register(package: str, *, needed_by: str) -> None:

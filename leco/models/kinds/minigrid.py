@@ -56,8 +56,8 @@ class OneHotCells(nn.Module):
     def forward(self, value_N3HW: Tensor) -> Tensor:
         """Ones and zeros, of the type of what is given."""
         value_N3P = torch.minimum(value_N3HW.flatten(2).long(), self.largest_31)
-        index_N3P = (value_N3P + self.first_31) * len(self.cell_P) + self.cell_P
-        categories = value_N3HW.new_zeros(len(value_N3HW), self.channels * len(self.cell_P))
+        index_N3P = (value_N3P + self.first_31) * self.cell_P.shape[0] + self.cell_P
+        categories = value_N3HW.new_zeros(value_N3HW.shape[0], self.channels * self.cell_P.shape[0])
         return categories.scatter_(1, index_N3P.flatten(1), 1).view(-1, self.channels, *value_N3HW.shape[2:])
 
 

@@ -59,6 +59,8 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (["eval", ENTRY, "--seed", "-3"], "argument --seed: must be a whole number of at least 0, and not '-3'"),
     (["eval", ENTRY, "--episodes", "0"], "argument --episodes: must be a whole number of at least 1, and not '0'"),
     (["eval", ENTRY, "--checkpoint", "best"], "an entry of the zoo, with one policy and no checkpoints"),
+    (["export", "nope"], "nope is neither a run nor an entry of the zoo"),
+    (["export", ENTRY, "--output", "/tmp"], "argument --output: /tmp is a folder: name a file"),
     (["watch", DOCS], "docs is no run; `leco train` makes one under runs/"),
     (["watch", "nope"], "there is no folder nope; `leco train` makes one under runs/"),
     (["watch", ENTRY, "--port", "99999"], "argument --port: must be a whole number from 0 to 65535, and not '99999'"),
@@ -66,7 +68,7 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (["report", ENTRY, "--out", "/proc/nope"], "cannot use /proc/nope: no such file or directory; choose another"),
     (["probe", "--task", "qwerty"], "there is no task 'qwerty'; `leco tasks` lists them"),
     (["probe", "--steps", "-1"], "argument --steps: must be a whole number of at least 1, and not '-1'"),
-    (["zoo", "--zoo", "nope"], "there are no entries in nope: call it where leco's repository is"),
+    (["zoo", "--zoo", "nope"], "there are no entries in nope: name a folder with --zoo"),
     (["zoo", "add", "nope"], "nope is neither a run nor an entry of the zoo"),
     (["zoo", "ad", "nope"], "argument add RUN: invalid choice: 'ad' (choose from 'add')"),
     (["sweep", "--tasks", "Empty-5x5", "--out", "/proc/nope"], "cannot use /proc/nope: no such file or directory"),
@@ -138,7 +140,7 @@ def test_a_store_that_does_not_answer_is_said_before_anything_starts(
         said = mistake(monkeypatch, capsys, *typed)
         assert f"leco train: the store {address}/0 does not answer (" in said
         assert "): start it, or choose another with --store" in said
-        assert not (run / "requested.toml").exists()
+        assert not run.exists()
         monkeypatch.setattr(train, "_watch", lambda *_: 0)
         monkeypatch.setattr(train.Child, "start", lambda _: None)
         with pytest.raises(SystemExit) as ended:

@@ -77,7 +77,8 @@ def test_flags_describe_the_experiment(started: Started) -> None:
     assert (experiment.training.alpha, experiment.training.inner_loss) == (0.25, "full")
     assert experiment.training.policy_betas == (0.5, 0.75)
     assert folder == Path("runs") / "DoorKey-5x5-dsc-3"
-    assert rest == {"actors": 2, "store": "memory", "threads": 1, "device": "cpu", "began": rest["began"]}
+    how = {"actors": 2, "store": "memory", "threads": 1, "device": "cpu", "ranks": 1}
+    assert rest == how | {"began": rest["began"], "listeners": []}
 
 
 @pytest.mark.parametrize("typed", ["95%", "95 %", "0.95", ".95", " 95.0% "])
@@ -324,6 +325,28 @@ def test_the_first_end_of_a_child_is_said_at_once_with_the_last_line_of_its_erro
     thread.join()
 
 
+def test_what_a_service_warns_of_is_said_at_once_and_not_again_and_again(children: Children) -> None:
+    away = '{"level": "error", "event": "the store cannot be reached", "error": "refused\\u001b[2J"}'
+    back = '{"level": "warning", "event": "the store is back"}'
+    children.programs = {
+        "learner": 'echo \'{"level": "info", "event": "serving"}\'; echo no JSON',
+        "hashcount": f"echo '{away}'; echo '{back}'; echo '{away}'; printf '%s' '{back}'; {FOR_EVER}",
+        "actor 0": f"echo '{away}'; {FOR_EVER}",
+    }
+    earlier = children.folder / "hashcount.log"
+    earlier.write_text('{"level": "error", "event": "of an earlier run"}\n')
+    until_said = (
+        f"until grep -q back {earlier} && grep -q reached {children.folder}/'actor 0.log'; do sleep 0.01; done; "
+    )
+    children.programs["learner"] = until_said + children.programs["learner"]
+    assert children.train() == 0
+    said = [line for line in children.out.getvalue().splitlines() if "log:" in line]
+    assert said == [
+        f"hashcount: the store cannot be reached (refused\\x1b[2J); its log: {earlier}",
+        f"hashcount: the store is back; its log: {earlier}",
+    ]
+
+
 def test_a_child_whose_configuration_is_wrong_is_not_started_again(children: Children) -> None:
     children.programs = {"learner": "echo earlier; echo leco learner: there is no GPU; exit 2", "actor-0": FOR_EVER}
     (children.folder / "learner.log").write_text("of another day\n")
@@ -442,7 +465,8 @@ def test_the_services_get_each_others_addresses_and_the_store_stays_off_the_comm
 
     def commands(method: str) -> dict[str, str]:
         experiment = parse("", {"task": "Empty-5x5", "method": method})
-        first, rest = train._children(experiment, tmp_path, config, tmp_path, actors=2, threads=3, device="cuda:1")
+        how = {"actors": 2, "threads": 3, "ranks": 2}
+        first, rest = train._children(experiment, tmp_path, config, tmp_path, device="cuda:1", **how)
         return {child.name: " ".join(child.command) for child in (first, *rest)}
 
     found = commands("leco")
@@ -452,7 +476,7 @@ def test_the_services_get_each_others_addresses_and_the_store_stays_off_the_comm
         assert f"--{name}={address}" in found["actor 0"]
         assert f"--{name}={address}" in found["actor 1"]
     assert "--index=1" in found["actor 1"]
-    assert "--threads=3 --device=cuda:1" in found["learner"]
+    assert "--threads=3 --device=cuda:1 --ranks=2" in found["learner"]
     assert not any("secret" in command for command in found.values())
     assert os.environ["LECO_HASHCOUNT_STORE"] == "redis://:secret@127.0.0.1:1"
     assert list(commands("no-int")) == ["learner", "actor 0", "actor 1"]
@@ -461,6 +485,12 @@ def test_the_services_get_each_others_addresses_and_the_store_stays_off_the_comm
 def written(path: Path, *lines: Mapping[str, object]) -> None:
     rows = [",".join(str(line.get(column, "")) for column in COLUMNS) for line in lines]
     path.write_text("\n".join([",".join(COLUMNS), *rows]) + "\n")
+
+
+def test_ports_are_none_that_an_outgoing_connection_may_have_before_the_service_does() -> None:
+    found = [train._free_ports(2) for _ in range(100)]
+    assert all(one != other for one, other in found)
+    assert max(map(max, found)) < 32_768, "from there on Linux gives them to connections"
 
 
 class Screen(io.StringIO):

@@ -19,6 +19,7 @@ from leco.types import EpisodeSummary
 from services.learner import trainer as module
 from services.learner.best_return import BestReturn
 from services.learner.checkpoints import Checkpoints
+from services.learner.followers import Followers
 from services.learner.metrics import LearnerMetrics
 from services.learner.metrics_logger import EpisodeStats, MetricsLogger
 from services.learner.trainer import Trainer
@@ -94,6 +95,7 @@ class Case:
             episodes=self.episodes,
             metrics=LearnerMetrics(self.registry),
             device=torch.device("cpu"),
+            followers=Followers(),
             best=BestReturn(best),
         )
 
