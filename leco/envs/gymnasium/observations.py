@@ -158,7 +158,8 @@ def _scaled(space: spaces.Box) -> Callable[[Any], npt.NDArray[np.float32]]:
         value = np.asarray(value, np.float64).ravel()
         numbers = np.copysign(np.log1p(np.abs(value)), value)
         numbers[at] = value[at] * scale + shift
-        return numbers.astype(np.float32)
+        narrow: npt.NDArray[np.float32] = numbers.astype(np.float32)
+        return narrow
 
     return by_bounds if bounded.all() else read
 

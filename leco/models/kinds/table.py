@@ -183,9 +183,10 @@ def mixed_kind(layout: ObservationLayout) -> Kind:
         picture_kind(cast("tuple[int, int, int]", layout.image)),
         name="mixed",
         title="pixels and numbers",
-        laptop=_PIXELS_LAPTOP,
-        layout=layout,
+        laptop_changes='[network]\nencoder = "paper"\n',
+        laptop_hash="dsc",
         has_patches=False,
+        layout=layout,
     )
 
 
