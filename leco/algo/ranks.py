@@ -5,7 +5,8 @@ and what they say of it (logits, values, scores: a few numbers for each observat
 on every rank computes the same as one alone would, so that no mean, count or condition has to be thought of twice. Gradients are
 means over the ranks, as everywhere in data parallelism: `whole` multiplies by their number on the way back.
 
-A process that has joined no group is one rank alone: then nothing here does anything.
+A process that has not called `join` is one rank alone, also in somebody's own job of torch.distributed: then nothing here does
+anything.
 """
 
 from __future__ import annotations
@@ -24,14 +25,25 @@ if TYPE_CHECKING:
 Name = TypeVar("Name", bound=str)
 
 
+class _Joined:
+    """What this process has joined."""
+
+    rank, size = 0, 1
+
+
+def join() -> None:
+    """From here on the processes of torch.distributed's group, which was made before, train as one. All of them call it."""
+    _Joined.rank, _Joined.size = dist.get_rank(), dist.get_world_size()
+
+
 def world_size() -> int:
     """How many ranks there are."""
-    return dist.get_world_size() if dist.is_initialized() else 1
+    return _Joined.size
 
 
 def rank() -> int:
     """Which of them this is, from 0 on."""
-    return dist.get_rank() if dist.is_initialized() else 0
+    return _Joined.rank
 
 
 def part() -> slice:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from leco.cli.tables import print_table
-from leco.config.experiment import ConfigError, method_of, task_of
+from leco.config.experiment import COUNTED_CELLS, ConfigError, method_of, task_of
 from leco.config.toml import parse
-from leco.envs.registry import find_task
+from leco.envs.registry import family_of, find_task
 from leco.evaluation.hash_probe import play_episodes, probe
 from leco.evaluation.trained import build_networks, trained_state
 from leco.methods.table import Hash
@@ -31,7 +31,7 @@ Says in a minute what a training run says in an hour: what a hash sees. For view
 code changes when a door is opened or closed, when an object is taken away, when a key is taken into the hand, when the agent
 turns or takes a step; which share of steps are first visits of a code in the episode; and how many codes there are. A count
 guides when some 10 to 40 % of steps are first visits of things that matter (docs/results)."""
-HASHES = tuple(each.value for each in Hash if each is not Hash.NONE)
+HASHES = tuple(each for each in Hash if each is not Hash.NONE)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--hash",
         action="append",
-        choices=HASHES,
+        choices=[each.value for each in HASHES],
         help="also this hash as it is before any training; may be repeated (default: all, if no run is given)",
     )
     parser.add_argument(
@@ -66,14 +66,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _probe(given: argparse.Namespace) -> None:
     task = find_task(given.task)
-    if not find_kind(task.observation_shape).has_cells:
-        raise ValueError(f"{task.name} shows pixels: a probe needs views whose cells are known, as MiniGrid's are")
+    kind, draw = find_kind(task.observation_shape), family_of(task).draw
+    if not kind.has_cells and draw is None:
+        raise ValueError(
+            f"{task.name} shows pixels: a probe needs views whose cells are known, as MiniGrid's are; for pictures of them name "
+            "a task such as KeyCorridorS4R3-RGB"
+        )
     torch.manual_seed(0)
-    hashes = {name: _untrained(name, given.task) for name in given.hash or (() if given.runs else HASHES)}
+    others = (Hash.VQ_PATCHES,) if kind.has_cells else COUNTED_CELLS
+    every = [each.value for each in HASHES if each not in others]
+    hashes = {name: _untrained(name, given.task) for name in given.hash or (() if given.runs else every)}
     hashes |= {str(run): _trained(run, task.observation_shape) for run in given.runs}
     policy = None if given.policy is None else trained_state(given.policy).policy
     play = play_episodes(task, given.episodes, given.steps, policy=policy)
-    found = {name: probe(each, play) for whole, function in hashes.items() for name, each in _levels(whole, function)}
+    found = {
+        name: probe(each, play, draw) for whole, function in hashes.items() for name, each in _levels(whole, function)
+    }
     rows = [(name, *(_share(x) for x in each[:6]), f"{each.codes:,}") for name, each in found.items()]
     views = next(iter(found.values())).views
     steps = sum(map(len, play.actions))

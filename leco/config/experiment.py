@@ -96,7 +96,7 @@ class Experiment:
 
 
 # Hashes of cells, and what each counts.
-_COUNTED = {Hash.OBJECTS: "objects", Hash.CELLS: "cells", Hash.VQ_CELLS: "codes of cells"}
+COUNTED_CELLS = {Hash.OBJECTS: "objects", Hash.CELLS: "cells", Hash.VQ_CELLS: "codes of cells"}
 RESERVED_VERSIONS = 1000  # by which versions of parameters leap at every start of a learner
 _POSITIVE = (
     *("frames", "actors.num_envs", "actors.unroll_length", "learner.batch_size", "learner.publish_every"),
@@ -225,18 +225,23 @@ def _check_hash(experiment: Experiment) -> None:
     if size.bits is not None and not 1 <= size.bits <= 2048:
         raise ConfigError(f"hash.bits is {size.bits}, expected 1 to 2048: a code has at most 256 bytes")
     given = [name for name in ("size", "codebook_size", "dsc_levels", "bits") if getattr(size, name) is not None]
-    unused = [name for name in given if method.hash is not Hash.VQ_CELLS or name != "codebook_size"]
-    if unused and method.hash in (Hash.EXACT, *_COUNTED):
+    unused = [name for name in given if method.hash not in (Hash.VQ_CELLS, Hash.VQ_PATCHES) or name != "codebook_size"]
+    if unused and method.hash in (Hash.EXACT, Hash.VQ_PATCHES, *COUNTED_CELLS):
         raise ConfigError(
             f"hash.{unused[0]} is {getattr(size, unused[0])}, but the hash {method.hash.value} has no such size: leave it out, "
             "or choose another hash.kind"
         )
     kind = find_kind(task_of(experiment).layout)
-    if method.hash in _COUNTED and not kind.has_cells:
+    if method.hash in COUNTED_CELLS and not kind.has_cells:
         countable = " and ".join(each.title for each in KINDS if each.has_cells)
         raise ConfigError(
-            f"{experiment.task} shows {kind.title}, and {_COUNTED[method.hash]} are counted in {countable}: choose another "
+            f"{experiment.task} shows {kind.title}, and {COUNTED_CELLS[method.hash]} are counted in {countable}: choose another "
             "method or hash.kind"
+        )
+    if method.hash is Hash.VQ_PATCHES and not kind.has_patches:
+        raise ConfigError(
+            f"{experiment.task} shows {kind.title}, and patches are counted in pictures: choose another hash.kind"
+            + (f", or the task {experiment.task}-RGB" if kind.has_cells else "")
         )
     if size.size is not None and method.learns_hash and size.size not in (kind.hash_sizes or (size.size,)):
         expected = " or ".join(str(list(each)) for each in kind.hash_sizes or ())
@@ -245,6 +250,10 @@ def _check_hash(experiment: Experiment) -> None:
 
 def _check_network(experiment: Experiment) -> None:
     kind = find_kind(task_of(experiment).layout)
+    if experiment.network.encoder == "patches" and not kind.has_patches:
+        raise ConfigError(
+            f'network.encoder is "patches", but {experiment.task} shows {kind.title}, which are no pictures: leave it out'
+        )
     if experiment.network.encoder == "one-hot" and not kind.has_cells:
         raise ConfigError(
             f'network.encoder is "one-hot", but {experiment.task} shows {kind.title}, which are no categories: leave it out'

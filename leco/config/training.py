@@ -101,12 +101,13 @@ class TrainingConfig:
 class NetworkConfig:
     """How the policy sees, and how large it is.
 
-    encoder  paper: its three convolutions, on the numbers of an observation as they are. one-hot: two convolutions on MiniGrid's
-             cells as categories, of which the second keeps four places
+    encoder  paper: its three convolutions, or IMPALA's network for pictures, on the numbers of an observation as they are.
+             one-hot: two convolutions on MiniGrid's cells as categories, of which the second keeps four places. patches: pictures
+             cut into patches, and two convolutions on these
     width    of its features and of its recurrent core; the paper's is 256
     """
 
-    encoder: Literal["paper", "one-hot"] = "paper"
+    encoder: Literal["paper", "one-hot", "patches"] = "paper"
     width: int = 256
 
 
@@ -114,16 +115,16 @@ class NetworkConfig:
 class HashConfig:
     """Which hash counts, and how large codes are; what is left out (None) is the method's, or the paper's for such observations.
 
-    kind    what makes two observations the same, where it is not the method's own: vq, ae-lsh, dsc, exact, objects, cells or
-            vq-cells
+    kind    what makes two observations the same, where it is not the method's own: vq, ae-lsh, dsc, exact, objects, cells,
+            vq-cells or vq-patches
     size    height and width of what VQ and DSC make of an observation. VQ on MiniGrid: any, for its picture is four times as
-            large; on pixels (2, 3) or (4, 6)
-    codebook_size   K: the vectors of VQ's codebook; 2 to 256
+            large; on pictures two of its own, (2, 3) or (4, 6) on those of 72 x 96
+    codebook_size   K: the vectors of the codebook of VQ, vq-cells or vq-patches; 2 to 256
     dsc_levels      of DSC; 2 to 256
     bits    of an AE-LSH code
     """
 
-    kind: Literal["vq", "ae-lsh", "dsc", "exact", "objects", "cells", "vq-cells"] | None = None
+    kind: Literal["vq", "ae-lsh", "dsc", "exact", "objects", "cells", "vq-cells", "vq-patches"] | None = None
     size: tuple[int, int] | None = None
     codebook_size: int | None = None
     dsc_levels: int | None = None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from leco.envs.dmlab import family as dmlab
 from leco.envs.gymnasium import family as gymnasium
 from leco.envs.minigrid import family as minigrid
+from leco.envs.minigrid import pictures as minigrid_pictures
 from leco.envs.task import EnvironmentConfig
 from leco.envs.vizdoom import family as vizdoom
 from leco.words import did_you_mean
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 FAMILIES: dict[str, Family] = {
     "minigrid": minigrid.FAMILY,
+    "minigrid-rgb": minigrid_pictures.FAMILY,
     "dmlab": dmlab.FAMILY,
     "vizdoom": vizdoom.FAMILY,
     "gymnasium": gymnasium.FAMILY,  # last: what no other family plays

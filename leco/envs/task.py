@@ -124,6 +124,8 @@ class Family:
     paint     the same for pictures: a task, the seed of a level and the actions to uint8 [T + 1, height, width, RGB], or None if
               there are none
     max_envs  how many environments an evaluation plays side by side, where one is a process; None for one an episode
+    draw      views of MiniGrid's cells as its tasks show them, where that is something else; its environments then have them as
+              `view_EO`
     max_recorded   how many episodes of an evaluation are recorded, where they are large; None for all
     """
 
@@ -137,5 +139,6 @@ class Family:
     reproducible: bool = True
     replayer: Callable[[Task], Replayer] | None = None
     paint: Callable[[Task, int, Sequence[int]], npt.NDArray[np.uint8] | None] | None = None
+    draw: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint8]] | None = None
     max_envs: int | None = None
     max_recorded: int | None = None

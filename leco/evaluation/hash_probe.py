@@ -1,6 +1,7 @@
 """What a hash sees: how often its code changes when something in view changes, and how often it calls a step a first visit.
 
-It needs observations whose cells are known (`Kind.has_cells`), so that a door can be opened in a view and nothing else changed.
+It needs MiniGrid's cells, so that a door can be opened in a view and nothing else changed. Where a task shows pictures, what was
+changed is drawn (`Family.draw`).
 A hash that does not tell an open door from a closed one cannot reward opening it, and one by which nearly every step is a first
 visit rewards everything alike.
 
@@ -36,12 +37,13 @@ _EMPTY, _DOOR, _KEY, _BALL, _BOX = 1, 4, 5, 6, 7  # MiniGrid's numbers
 _OPEN, _CLOSED = 0, 1
 _AGENT = (3, 6)  # its own cell of a view shows what it carries
 _LEFT, _RIGHT, _FORWARD = 0, 1, 2
+_PIECE = 1024  # views that are hashed at once
 
 
 class Play(NamedTuple):
     """What was played, each episode from its start.
 
-    episodes  the observations of each, uint8 [T + 1, O...]
+    episodes  the views of each in cells, uint8 [T + 1, 7, 7, 3]
     actions   of each, integers [T]
     """
 
@@ -74,18 +76,25 @@ def play_episodes(task: Task, episodes: int, max_steps: int, *, policy: Policy |
     """The first `max_steps` steps of episodes, with actions of a policy; drawn evenly, without one."""
     steps = min(max_steps, task.max_steps)
     with closing(make(task, episodes, seed)) as env:
-        seen, taken = [env.reset()], []
+        first_EO = env.reset()
+        seen, taken = [_cells(env, first_EO)], []
         ends_E = np.full(episodes, steps)
         playing_ = _randomly(env, seed)
         if policy is not None:
-            playing_ = playing(policy, env, seen[0], torch.Generator().manual_seed(seed), greedy=False)
+            playing_ = playing(policy, env, first_EO, torch.Generator().manual_seed(seed), greedy=False)
         for t, (action_E, found) in enumerate(islice(playing_, steps)):
             taken.append(np.asarray(action_E))
             ends_E[found.done_E & (ends_E == steps)] = t  # without the last action: what follows is another episode
-            seen.append(found.observation_EO)
+            seen.append(_cells(env, found.observation_EO))
     seen_TEO, action_TE = np.stack(seen), np.stack(taken)
     long = [e for e in range(episodes) if ends_E[e] > 0]
     return Play([seen_TEO[: ends_E[e] + 1, e] for e in long], [action_TE[: ends_E[e], e] for e in long])
+
+
+def _cells(env: VectorEnv, observation_EO: Views) -> Views:
+    """What environments show, in cells."""
+    view_EO: Views = getattr(env, "view_EO", observation_EO)
+    return view_EO
 
 
 def _randomly(env: VectorEnv, seed: int) -> Iterator[tuple[npt.NDArray[np.int64], Steps]]:
@@ -95,10 +104,15 @@ def _randomly(env: VectorEnv, seed: int) -> Iterator[tuple[npt.NDArray[np.int64]
         yield action_E, env.step(action_E)
 
 
-def probe(hash_function: HashFunction, play: Play) -> Probe:
-    """What a hash makes of it."""
+def probe(hash_function: HashFunction, play: Play, draw: Callable[[Views], Views] | None = None) -> Probe:
+    """What a hash makes of it; `draw`: of views as pictures."""
+
+    def coded(views_NO: Views) -> npt.NDArray[np.uint8]:
+        parts = np.array_split(views_NO, -(-len(views_NO) // _PIECE))
+        return np.concatenate([hash_function.codes(part if draw is None else draw(part)) for part in parts])
+
     views_NO = np.unique(np.concatenate(play.episodes), axis=0)
-    codes_NW = hash_function.codes(views_NO)
+    codes_NW = coded(views_NO)
 
     def changed(edit: Callable[[Views], Views | None]) -> float:
         """Of the views that can be edited so: whose code is another one then."""
@@ -106,9 +120,9 @@ def probe(hash_function: HashFunction, play: Play) -> Probe:
         if not edited:
             return float("nan")
         before_NW = codes_NW[[n for n, _ in edited]]
-        return float((hash_function.codes(np.stack([other for _, other in edited])) != before_NW).any(1).mean())
+        return float((coded(np.stack([other for _, other in edited])) != before_NW).any(1).mean())
 
-    codes = [hash_function.codes(each) for each in play.episodes]
+    codes = [coded(each) for each in play.episodes]
     first = [visit_counts(each)[1:] == 1 for each in codes]
     return Probe(
         door=changed(_door_moved),

@@ -28,7 +28,7 @@ from leco.algo.losses import reconstruction_loss
 from leco.algo.ranks import all_mean, part, rank, whole, world_size
 from leco.algo.sampling import Sample, systematic_sample
 from leco.methods.table import Method, Modulation
-from leco.models.intrinsic import CellHashModule, HashModule
+from leco.models.intrinsic import CodebookModule, HashModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,10 +138,12 @@ class IntrinsicPass:
         leaf_RZ = self._encoded.result().leaf_RZ
         if isinstance(self._net, HashModule):
             loss = _call(_Hash(self._net), self._others, leaf_RZ, self._unique, sampling)
-        elif isinstance(self._net, CellHashModule):
-            loss = _call(_CellHash(self._net), self._others, self._unique, sampling)
+        elif isinstance(self._net, CodebookModule):
+            loss = _call(_Codebook(self._net), self._others, self._unique, sampling)
         else:  # nothing to learn: equal observations, or equal sets of objects
             return HashGradients(leaf_RZ.new_zeros(()), torch.zeros_like(leaf_RZ), {})
+        if not loss.requires_grad:  # learned by running means alone
+            return HashGradients(loss, torch.zeros_like(leaf_RZ), {})
         return HashGradients(loss.detach(), *_gradients(loss, leaf_RZ, self._others))
 
 
@@ -222,10 +224,10 @@ class _Hash(_Part):
         return reconstruction_loss(picture_S, self.net.target(observation_SO), times_S) + squeezed.loss
 
 
-class _CellHash(_Part):
-    """The codebook of cells: its loss, which needs nothing of z_e. It is small: every rank has all of it."""
+class _Codebook(_Part):
+    """A codebook of cells or patches: its loss, which needs nothing of z_e. It is small: every rank has all of it."""
 
-    net: CellHashModule
+    net: CodebookModule
 
     def forward(self, unique: Distinct, sampling: DecoderSampling) -> Tensor:
         draws = torch.Generator().manual_seed(sampling.turn)

@@ -43,13 +43,14 @@ def build(_kind: Kind, _num_actions: int, _network: NetworkConfig) -> SeenCodes:
 def compute(given: NoveltyInput) -> NoveltyOutput:
     """What the visits of a batch are worth."""
     batch = given.batch
-    assert given.net is not None  # noqa: S101  # `build` has made it
-    net, tensors = given.net, given.tensors
+
+    def seen(*visits: Tensor) -> Tensor:
+        assert given.net is not None  # noqa: S101  # `build` has made it
+        lately: Tensor = functional_call(given.net, given.tensors, visits)
+        return lately
+
     visits = CountedVisits(given.counts(), batch.coarse_count_TBM, batch.coarse_code_TBM)
-    bonus_TB = visit_bonus(
-        lambda *each: functional_call(net, tensors, each), given.config, visits, batch.reward_TB.dtype
-    )
-    return NoveltyOutput(bonus_TB)
+    return NoveltyOutput(visit_bonus(seen, given.config, visits, batch.reward_TB.dtype))
 
 
 def visit_bonus(

@@ -38,6 +38,8 @@ class Hash(enum.Enum):
     """MiniGrid, two codes: what is in view, wherever it is, and in hand; what is in hand and in front."""
     VQ_CELLS = "vq-cells"
     """The same of learned codes: a VQ-VAE of single cells."""
+    VQ_PATCHES = "vq-patches"
+    """Pictures, two learned codes: which unusual patches are in view, wherever they are; the most unusual of them."""
 
 
 class Modulation(enum.Enum):
@@ -91,7 +93,7 @@ class Method:
     @property
     def learns_hash(self) -> bool:
         """Whether the hash is a network."""
-        return self.hash in (Hash.VQ, Hash.AE_LSH, Hash.VQ_CELLS)
+        return self.hash in (Hash.VQ, Hash.AE_LSH, Hash.VQ_CELLS, Hash.VQ_PATCHES)
 
     @property
     def has_intrinsic(self) -> bool:
@@ -160,7 +162,7 @@ _ROWS = (
         Hash.VQ,
         "count",
         Modulation.ADDITIVE,
-        laptop='training.alpha = 0.0055\nhash.kind = "vq-cells"',
+        laptop='training.alpha = 0.0055\nhash.kind = "vq-cells"',  # or what the kind of observations has instead
         description="counts of codes, modulated by what the task rewards",
     ),
     Method(

@@ -12,6 +12,7 @@ from leco.methods.table import Hash, Method, Modulation
 from leco.models.intrinsic import Intrinsic, build_cell_module, build_feature_module, build_hash_module
 from leco.models.kinds.parts import without_mask
 from leco.models.kinds.table import find_kind
+from leco.models.patches import build_patch_module
 from leco.models.policy import make_policy
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ def _module(method: Method, kind: Kind, num_actions: int, hash_config: HashConfi
     told = method.modulation is Modulation.REPLACING
     if method.hash is Hash.VQ_CELLS:
         return build_cell_module(kind, num_actions, hash_config, condition_on_novelty=told)
+    if method.hash is Hash.VQ_PATCHES:
+        return build_patch_module(kind, num_actions, hash_config, condition_on_novelty=told)
     if method.learns_hash:
         bits = method.hash is Hash.AE_LSH
         return build_hash_module(kind, num_actions, hash_config, bits=bits, condition_on_novelty=told)

@@ -16,7 +16,7 @@ from leco.algo.dedup import distinct
 from leco.algo.hashes import DIGEST_WIDTH, bins_code, digest, dsc_code
 from leco.config.training import HashConfig
 from leco.methods.table import Hash
-from leco.models.intrinsic import CellHashModule, HashModule
+from leco.models.intrinsic import CodebookModule, HashModule
 from leco.models.kinds.parts import image_of, numbers_of, squashed, without_mask
 from leco.models.kinds.table import networks_of
 from leco.types import ObservationLayout
@@ -46,7 +46,7 @@ class HashFunction(NamedTuple):
 
     width: int
     hash_: Callable[[Tensor], Tensor]
-    network: HashModule | CellHashModule | None = None
+    network: HashModule | CodebookModule | None = None
     levels: int = 1
 
     def level(self, number: int) -> HashFunction:
@@ -107,8 +107,8 @@ def make_hash_function(
         return HashFunction(
             DIGEST_WIDTH, lambda observation_NO: networks.cells_code(bare(observation_NO)), levels=networks.CELL_LEVELS
         )
-    if method.hash is Hash.VQ_CELLS and isinstance(intrinsic, CellHashModule):
-        return HashFunction(DIGEST_WIDTH, intrinsic.code, intrinsic, levels=networks.CELL_LEVELS)
+    if method.hash in (Hash.VQ_CELLS, Hash.VQ_PATCHES) and isinstance(intrinsic, CodebookModule):
+        return HashFunction(DIGEST_WIDTH, intrinsic.code, intrinsic, levels=intrinsic.levels)
     if not isinstance(intrinsic, HashModule):
         raise ValueError(  # noqa: TRY004  # what is missing are networks, whatever their type
             f"method {method.name!r} has a learned hash: its networks are needed"

@@ -202,8 +202,32 @@ class FeatureModule(Intrinsic):
         return feature_NF
 
 
-class CellHashModule(FeatureModule):
-    """With a learned hash of single cells beside them.
+class CodebookModule(FeatureModule):
+    """With a hash beside them that learns by running means, or from what it sees alone: it needs nothing of z_e.
+
+    Attributes:
+        levels: How many codes an observation has.
+    """
+
+    levels: int
+
+    def code(self, observation_NO: Tensor) -> Tensor:
+        """The codes of each observation, fine to coarse, as digests: uint8 [N, levels x 16]."""
+        raise NotImplementedError
+
+    def hash_loss(self, observation_UO: Tensor, times_U: Tensor, generator: torch.Generator) -> Tensor:
+        """What the codebook loses of a batch; moves it.
+
+        Args:
+            observation_UO: [U, O...], the distinct observations.
+            times_U: [U], how often each occurs; 0 for padding.
+            generator: Draws what is left to chance.
+        """
+        raise NotImplementedError
+
+
+class CellHashModule(CodebookModule):
+    """With a learned hash of single cells.
 
     Args:
         kind: Of the observations, which have cells.
@@ -217,21 +241,16 @@ class CellHashModule(FeatureModule):
         super().__init__(
             self._kind.build_features(kind), num_actions=num_actions, condition_on_novelty=condition_on_novelty
         )
+        self.levels = self._kind.CELL_LEVELS
         self.cells = CellCodebook(self._kind.CELL_VALUES, codebook_size)
 
     def code(self, observation_NO: Tensor) -> Tensor:
-        """The codes of each observation, fine to coarse: uint8."""
+        """What is in view and in hand, wherever it is; what is in hand and in front."""
         code_NC = self.cells.code()[self._kind.cell_number(self.bare(observation_NO))]
         return self._kind.levels_code(code_NC, len(self.cells.used_K) + 1)
 
     def hash_loss(self, observation_UO: Tensor, times_U: Tensor, generator: torch.Generator) -> Tensor:
-        """What the codebook loses of the cells in a batch; moves it.
-
-        Args:
-            observation_UO: [U, O...], the distinct observations.
-            times_U: [U], how often each occurs.
-            generator: As of `CellCodebook.loss`.
-        """
+        """What is lost of the cells in a batch."""
         number_UC = self._kind.cell_number(self.bare(observation_UO))
         times_U = times_U.to(self.cells.used_K.dtype)
         times_UC = times_U.unsqueeze(1).expand(number_UC.shape)

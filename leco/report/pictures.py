@@ -108,7 +108,7 @@ def _lit(
 ) -> npt.NDArray[np.bool_]:
     """Which cells of the level are in the agent's view."""
     lit = np.zeros(size, bool)
-    if view.ndim != 3 or view.shape[0] != view.shape[1]:
+    if not find_kind(view.shape).has_cells:
         return lit
     forward = np.asarray(DIR_TO_VEC[direction])
     right = np.array([-forward[1], forward[0]])

@@ -18,11 +18,9 @@ from leco.algo.ranks import rank, world_size
 from leco.checkpoint.folder_lock import locked
 from leco.checkpoint.state_file import SavedStateError
 from leco.config.experiment import ConfigError, method_of, task_of
-from leco.config.toml import flat, show, to_toml
+from leco.config.toml import flat, show
 from leco.learning.state import init
 from leco.models.build import build
-from leco.models.hash_function import make_hash_function
-from leco.models.kinds.table import find_kind
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
 from leco.rpc.learner_client import SERVICE
 from leco.rpc.server import RpcServer, wait_for_signal
@@ -30,7 +28,6 @@ from leco.telemetry.logging import configure_logging, new_registry, serve_metric
 from leco.telemetry.malloc import keep_freed_memory
 from leco.telemetry.provenance import clock_zero
 from leco.telemetry.tracing import start_tracing
-from leco.types import RunSpecification, TrajectorySpec
 from leco.v1 import learner_pb2_grpc
 from services import flags
 from services.learner.best_return import NONE, BestReturn
@@ -42,6 +39,7 @@ from services.learner.metrics import LearnerMetrics
 from services.learner.metrics_logger import EpisodeStats, MetricsLogger
 from services.learner.run_folder import open_run, run_name
 from services.learner.servicer import LearnerServicer
+from services.learner.specification import make_specification
 from services.learner.trainer import Trainer
 from services.learner.trajectory_queue import TrajectoryQueue
 
@@ -51,7 +49,6 @@ if TYPE_CHECKING:
     from leco.checkpoint.state_file import MetadataValue
     from leco.config.experiment import Experiment
     from leco.envs.task import Task
-    from leco.learning.state import Networks
 
 log = structlog.get_logger("leco.learner")
 
@@ -185,7 +182,7 @@ def build_learner(
         on_episodes=episodes.add,
     )
     metrics.run(run_name(settings.run_dir), experiment.task, experiment.method)
-    specification = _specification(experiment, networks, run_name(settings.run_dir), task)
+    specification = make_specification(experiment, networks, run_name(settings.run_dir), task)
     servicer = LearnerServicer(specification, queue, metrics, software_version=version("leco"))
     trainer = Trainer(
         experiment,
@@ -216,30 +213,6 @@ def _max_lag(experiment: Experiment) -> int:
     """In a deterministic run a turn's updates and no more: what an actor played for a learner that was killed is dropped."""
     learner = experiment.learner
     return experiment.actors.num_envs // learner.batch_size - 1 if learner.deterministic else learner.max_policy_lag
-
-
-def _specification(experiment: Experiment, networks: Networks, run: str, task: Task) -> RunSpecification:
-    kind = find_kind(task.layout)
-    hash_function = make_hash_function(method_of(experiment), kind, networks.intrinsic, experiment.hash)
-    core = networks.policy.initial_state(1)
-    return RunSpecification(
-        run=run,
-        task=experiment.task,
-        method=experiment.method,
-        environments=experiment.actors.num_envs,
-        code_width=0 if hash_function is None else hash_function.width,
-        configuration_toml=to_toml(experiment),
-        trajectories=TrajectorySpec(
-            unroll_length=experiment.actors.unroll_length,
-            observation_shape=task.observation_shape,
-            action_count=task.num_actions,
-            core_state_shape=tuple(core[:, :, 0].shape),
-            coarse_levels=0 if hash_function is None else hash_function.levels - 1,
-            reward_limit=task.reward_limit,
-            numbers=task.layout.numbers,
-            masked=task.layout.actions > 0,
-        ),
-    )
 
 
 async def _in_thread(trainer: Trainer) -> bool:

@@ -16,6 +16,7 @@ import structlog
 import torch
 import torch.distributed as dist
 
+from leco.algo import ranks
 from leco.algo.ranks import rank, take_from_first, world_size
 from leco.checkpoint.state_file import dumps, loads
 from leco.config.experiment import ConfigError, method_of, task_of
@@ -78,6 +79,7 @@ def follow(device: torch.device) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # all ranks get one; it is rank 0 that ends its update and saves
         signal.signal(number, signal.SIG_IGN)
     experiment = parse(words.receive().decode())
+    torch.manual_seed(experiment.seed)  # as on rank 0
     task, method = task_of(experiment), method_of(experiment)
     networks = on_device(build(method, task.layout, task.num_actions, experiment.hash, experiment.network), device)
     state, _ = loads(words.receive(), init(networks))
@@ -101,6 +103,7 @@ def join(device: torch.device) -> None:
         dist.init_process_group("nccl", timeout=limit, device_id=device)
     else:
         dist.init_process_group("gloo", timeout=limit)
+    ranks.join()
 
 
 def check_shares(experiment: Experiment) -> None:

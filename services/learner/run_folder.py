@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("leco.learner")
 
 ENDS = ("frames", "until")  # what may differ between the starts of a run
-PACKAGES = ("leco", "torch", "numpy", "grpcio", *(family.package for family in FAMILIES.values()))
+PACKAGES = ("leco", "torch", "numpy", "grpcio", *dict.fromkeys(family.package for family in FAMILIES.values()))
 
 
 def open_run(folder: Path, config: Path | None) -> Experiment:

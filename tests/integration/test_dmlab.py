@@ -33,7 +33,7 @@ from leco.models.build import build
 from leco.report.statistics import human_normalised
 from services.actor.loop import Actor
 from services.actor.metrics import ActorMetrics
-from services.learner.__main__ import _specification
+from services.learner.specification import make_specification
 from support import needs
 from support.paths import DMLAB_STAND_IN, ROOT
 from support.waiting import PATIENCE, until
@@ -316,7 +316,7 @@ def test_an_actor_spreads_the_ends_and_tells_no_result_of_what_it_cut(lab: Lab, 
     metrics = ActorMetrics(CollectorRegistry())
     actor: Any = Actor(
         None,  # type: ignore[arg-type]  # nothing is sent
-        _specification(experiment, networks, "run", find_task(experiment.task)),
+        make_specification(experiment, networks, "run", find_task(experiment.task)),
         None,
         index=index,
         metrics=metrics,

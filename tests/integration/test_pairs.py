@@ -9,7 +9,7 @@ import torch
 from leco.checkpoint.snapshot import load_snapshot, make_snapshot
 from leco.config.experiment import Experiment, method_of
 from leco.config.toml import parse
-from leco.envs.registry import TASKS
+from leco.envs.registry import TASKS, find_task
 from leco.learning.state import Batch, init
 from leco.learning.update import update
 from leco.methods.table import METHODS
@@ -71,8 +71,20 @@ def test_a_method_takes_a_step_with_another_hash(method: str, kind: str) -> None
     take_a_step(parse("", {"task": "KeyCorridorS3R3", "method": method, "hash.kind": kind, "preset": "laptop"}))
 
 
+@pytest.mark.parametrize("kind", [None, "vq", "exact"])
+@pytest.mark.parametrize("method", ["leco", "leco-naive", "lirpg", "noveld", "no-int"])
+def test_a_method_takes_a_step_on_small_pictures(method: str, kind: str | None) -> None:
+    if method == "no-int" and kind is not None:
+        return
+    overrides = {"task": "KeyCorridorS3R3-RGB", "method": method, "preset": "laptop"}
+    experiment = parse("", overrides if kind is None else overrides | {"hash.kind": kind})
+    assert (method_of(experiment).hash.value == "vq-patches") == (method == "leco" and kind is None)
+    assert experiment.network.encoder == "patches"
+    take_a_step(experiment)
+
+
 def take_a_step(experiment: Experiment) -> None:
-    known, row = TASKS[experiment.task], method_of(experiment)
+    known, row = find_task(experiment.task), method_of(experiment)
     torch.manual_seed(0)
     networks = build(row, known.observation_shape, known.num_actions, experiment.hash, experiment.network)
     coder = make_hash_function(

@@ -105,8 +105,7 @@ def test_deterministic_runs_of_two_ranks_are_equal_bit_for_bit_also_if_one_was_k
 
 
 def test_ranks_that_would_have_nothing_to_do_are_refused(tmp_path: Path) -> None:
-    with (
-        pytest.raises(RuntimeError, match=r"there are 3 ranks, but learner\.batch_size is 2"),
-        learner_of(3, tmp_path / "run"),
-    ):
+    three = learner_of(3, tmp_path / "run")
+    with pytest.raises(RuntimeError, match=r"there are 3 ranks, but learner\.batch_size is 2"), three:
         pass
+    assert three.wait() == 2, "no other start heals it"

@@ -150,8 +150,8 @@ def combinations() -> Iterator[Built]:
         for size in range(len(others) + 1):
             for chosen in itertools.combinations(others, size):
                 yield Built(overlay, chosen)
-        for chosen in ({"gpu"} - included(overlay), others):
-            yield Built(overlay, (*sorted(chosen), "multi-gpu"))
+        for with_gpu in ({"gpu"} - included(overlay), others):
+            yield Built(overlay, (*sorted(with_gpu), "multi-gpu"))
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from leco.algo import ranks
 from leco.checkpoint.state_file import save
 from leco.config.toml import parse
 from leco.learning.state import TrainingState, init
@@ -70,6 +71,7 @@ def trained(method: str, hash_kind: str | None, preset: str) -> tuple[TrainingSt
 
 def main(folder: Path) -> None:
     dist.init_process_group("gloo")
+    ranks.join()
     for case in CASES:
         state, stats = trained(*case)
         save(folder / f"{case_name(*case)}-{dist.get_rank()}.safetensors", state, stats)

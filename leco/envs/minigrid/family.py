@@ -1,4 +1,4 @@
-"""MiniGrid: its tasks, and how its environments are made. To add a task, add a line to TASKS.
+"""MiniGrid: its tasks, and how its environments are made. To add a task, add a line to TASKS; `pictures` draws all of them.
 
 MiniGrid and numba are imported only when environments are made: the learner needs to know a task's discount, not to play it.
 """

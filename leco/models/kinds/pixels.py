@@ -16,12 +16,14 @@ from leco.models.autoencoder import Chain, Decoder, Normed, Residual, Scale, dow
 from leco.models.exploration import Embedding
 from leco.models.intrinsic import WIDTH
 from leco.models.kinds.table import PIXELS, Autoencoder, Features
-from leco.models.policy import PAPER_WIDTH, Policy
+from leco.models.patches import patch_side
+from leco.models.policy import PAPER_WIDTH, Policy, begin_orthogonal
 
 if TYPE_CHECKING:
     from leco.config.training import NetworkConfig
     from leco.models.kinds.table import Kind
 
+FEATURE_WIDTH = 128  # beside a hash of patches
 _LEFT = 12  # places that the policy's encoder leaves of the longer side, at most
 # Of the embedding's first two convolutions, kernel and stride, by the shortest side from which on they are taken.
 _EMBEDDING = {144: ((16, 8), (4, 2)), 36: ((8, 4), (4, 2)), 0: ((4, 2), (3, 2))}
@@ -77,6 +79,39 @@ class _Residual(nn.Module):
         return x_NCHW + inner_NCHW
 
 
+class PatchPolicy(Policy):
+    """A small one: two convolutions on patches, which keep some places; no previous action and reward."""
+
+    def __init__(self, num_actions: int, width: int, *, shape: tuple[int, int, int]) -> None:
+        layers, features = _patch_layers(shape)
+        super().__init__(
+            num_actions,
+            nn.Sequential(*layers, nn.Linear(features, width)),
+            image=shape,
+            width=width,
+            layers=1,
+            use_last_action_reward=False,
+        )
+        begin_orthogonal(self)
+
+
+def _patch_layers(shape: tuple[int, int, int]) -> tuple[list[nn.Module], int]:
+    """Patches, then two convolutions that halve their number in each direction: 56 x 56 -> 7 x 7 -> 4 x 4 -> 2 x 2."""
+    height, width, channels = shape
+    side = patch_side((height, width))
+    rows, columns = -(-height // side), -(-width // side)
+    below, right = rows * side - height, columns * side - width
+    edges = (right // 2, right - right // 2, below // 2, below - below // 2)
+    layers = [
+        *(_Centred(), nn.ZeroPad2d(edges)),
+        *(nn.Conv2d(channels, 32, side, stride=side), nn.ELU()),
+        *(nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ELU()),
+        *(nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ELU()),
+        nn.Flatten(),
+    ]
+    return layers, 32 * math.ceil(rows / 4) * math.ceil(columns / 4)
+
+
 class _Centred(nn.Module):
     """Bytes -> numbers from -1 to 1."""
 
@@ -97,8 +132,25 @@ class PixelFeatures(nn.Module):
         return z_NDHW.flatten(1)
 
 
+class PatchFeatures(nn.Module):
+    """What the small policy sees with, and a linear layer."""
+
+    def __init__(self, shape: tuple[int, int, int], width: int) -> None:
+        super().__init__()
+        layers, features = _patch_layers(shape)
+        self.layers = nn.Sequential(*layers, nn.Linear(features, width), nn.ReLU())
+
+    def forward(self, observation_NHWC: Tensor, _weight_N: Tensor | None = None) -> Tensor:
+        """[N, height, width, channels] -> [N, F]."""
+        image_NCHW = observation_NHWC.permute(0, 3, 1, 2).to(next(self.parameters()).dtype)
+        feature_NF: Tensor = self.layers(image_NCHW)
+        return feature_NF
+
+
 def build_policy(kind: Kind, num_actions: int, network: NetworkConfig) -> Policy:
-    """IMPALA's."""
+    """IMPALA's, or a small one."""
+    if network.encoder == "patches":
+        return PatchPolicy(num_actions, network.width, shape=kind.shape)
     return PixelPolicy(num_actions, network.width, shape=kind.shape)
 
 
@@ -127,6 +179,11 @@ def build_features(kind: Kind) -> Features:
     """The encoder of the learned hash."""
     height, width = kind.hash_size
     return Features(PixelFeatures(kind), WIDTH * height * width)
+
+
+def build_patch_features(kind: Kind) -> Features:
+    """A small encoder beside a small hash."""
+    return Features(PatchFeatures(kind.shape, FEATURE_WIDTH), FEATURE_WIDTH)
 
 
 def build_embedding(kind: Kind) -> Embedding:

@@ -39,6 +39,7 @@ class Kind:
     dsc_levels     of DSC, where `hash.dsc_levels` does not say
     has_cells      whether its pixels are cells of (object, colour, state), which MiniGrid draws: then its file has what
                    `KindNetworks` says of cells
+    has_patches    whether they are pictures and nothing else, which can be cut into patches
     laptop         the preset `laptop` for such observations, as TOML; None for the usual one
     laptop_changes what such observations change in the usual one, as TOML
     laptop_hash    what the usual one counts by, where the method has no hash of its own
@@ -56,6 +57,7 @@ class Kind:
     lsh_bits: int
     dsc_levels: int
     has_cells: bool = False
+    has_patches: bool = False
     laptop: str | None = None
     laptop_changes: str = ""
     laptop_hash: str = "vq-cells"
@@ -81,8 +83,10 @@ _SHORT_SIDE = (
     2.25  # what is left of a picture's shorter side in the smaller z_e, nearly: 72 pixels are halved five times
 )
 
-# The preset for pixels is V-trace in a single pass. Steps are large and have no momentum, so that delay does not make them
-# unstable; the modulator learns slowly, so that the first few successes make it no superstition.
+_PAPER_SHAPE = (72, 96, 3)  # as DeepMind Lab and ViZDoom show them
+
+# The preset for pixels of that shape is V-trace in a single pass. Steps are large and have no momentum, so that delay does not
+# make them unstable; the modulator learns slowly, so that the first few successes make it no superstition.
 _PIXELS_LAPTOP = """\
 [training]
 policy_learning_rate = 5e-4
@@ -126,7 +130,10 @@ def picture_kind(shape: tuple[int, int, int]) -> Kind:
         lsh_units=512,
         lsh_bits=62,
         dsc_levels=4,
-        laptop=_PIXELS_LAPTOP,
+        laptop=_PIXELS_LAPTOP if shape == _PAPER_SHAPE else None,
+        laptop_changes='[network]\nencoder = "patches"\n',
+        laptop_hash="vq-patches",
+        has_patches=True,
     )
 
 
@@ -176,11 +183,13 @@ def mixed_kind(layout: ObservationLayout) -> Kind:
         picture_kind(cast("tuple[int, int, int]", layout.image)),
         name="mixed",
         title="pixels and numbers",
+        laptop=_PIXELS_LAPTOP,
         layout=layout,
+        has_patches=False,
     )
 
 
-PIXELS = picture_kind((72, 96, 3))  # as DeepMind Lab and ViZDoom show them
+PIXELS = picture_kind(_PAPER_SHAPE)
 KINDS = (
     MINIGRID,
     PIXELS,
@@ -222,6 +231,9 @@ class KindNetworks(Protocol):
 
     def build_features(self, kind: Kind) -> Features:
         """For modulator and V^e, where no hash is learned."""
+
+    def build_patch_features(self, kind: Kind) -> Features:
+        """The same beside a hash of patches; of pictures alone."""
 
     def build_embedding(self, kind: Kind) -> Embedding:
         """For the networks of RND, NovelD and RIDE."""

@@ -384,6 +384,30 @@ def test_pixels_are_no_categories(task: str) -> None:
         parse(f'task = "{task}"', {"network.encoder": "one-hot"})
 
 
+def test_cells_are_no_pictures() -> None:
+    with pytest.raises(
+        ConfigError, match=r'network.encoder is "patches", but .* views of MiniGrid, which are no pictures'
+    ):
+        parse(TASK, {"network.encoder": "patches"})
+    with pytest.raises(
+        ConfigError, match=r"patches are counted in pictures: choose another hash.kind, or the task \S+-RGB"
+    ):
+        parse(TASK, {"hash.kind": "vq-patches"})
+    with pytest.raises(ConfigError, match=r"hash.bits is 25, but the hash vq-patches has no such size"):
+        parse("", {"task": "Empty-5x5-RGB", "hash.kind": "vq-patches", "hash.bits": 25})
+
+
+def test_small_pictures_have_the_usual_laptop_preset_with_a_hash_and_a_policy_of_patches() -> None:
+    """And those of the paper's size one of their own."""
+    small, cells = (parse("", {"task": f"KeyCorridorS3R3{suffix}", "preset": "laptop"}) for suffix in ("-RGB", ""))
+    assert small.training == cells.training
+    assert (small.hash.kind, small.network.encoder) == ("vq-patches", "patches")
+    assert parse("", {"task": "KeyCorridorS3R3-RGB", "method": "exact", "preset": "laptop"}).hash.kind is None
+    assert parse("", {"task": "vizdoom-my-way-home", "preset": "laptop"}).hash.kind is None
+    paper = parse("", {"task": "KeyCorridorS3R3-RGB", "preset": "paper"})
+    assert (paper.hash.kind, paper.network.encoder) == (None, "paper")
+
+
 @pytest.mark.parametrize("task", ["vizdoom-deathmatch", "lasertag_three_opponents_small"])
 @pytest.mark.parametrize(("kind", "what"), [("cells", "cells"), ("vq-cells", "codes of cells")])
 def test_cells_are_counted_in_views_of_minigrid_alone(task: str, kind: str, what: str) -> None:

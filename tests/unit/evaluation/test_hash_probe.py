@@ -10,7 +10,7 @@ import torch
 
 from leco.algo.hashes import digest
 from leco.cli import probe as command
-from leco.envs.registry import find_task
+from leco.envs.registry import family_of, find_task
 from leco.evaluation import hash_probe
 from leco.evaluation.hash_probe import Play, play_episodes, probe
 from leco.models.hash_function import HashFunction
@@ -98,6 +98,20 @@ def test_a_policy_may_play() -> None:
     play = play_episodes(find_task("Empty-5x5"), 2, 12, policy=policy)
     assert np.concatenate(play.actions).tolist() == [0] * 24
     assert len(np.unique(np.concatenate(play.episodes), axis=0)) == 4
+
+
+def test_pictures_are_probed_by_changing_what_they_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a hash that looks at the agent's own tile alone: it sees what is carried, and no door."""
+    task, bottom = find_task("KeyCorridorS3R3-RGB"), 48
+    hand = HashFunction(192, lambda seen: seen[:, bottom:, 24:32].flatten(1).contiguous())
+    monkeypatch.setattr(hash_probe, "make", make_uncompiled)
+    play = play_episodes(task, 4, 40)
+    assert play.episodes[0].shape == (41, 7, 7, 3)
+    found = probe(hand, play, family_of(task).draw)
+    assert (found.door, found.carried) == (0.0, 1.0)
+    assert probe(EXACT, play, family_of(task).draw)[:3] == (1.0, 1.0, 1.0)
+    cells = play_episodes(find_task("KeyCorridorS3R3"), 4, 40)
+    assert all((a == b).all() for a, b in zip(play.episodes, cells.episodes, strict=True))
 
 
 def test_the_command_says_it_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from leco.models.seen_codes import SeenCodes
 from leco.models.vq import LSHBottleneck, VectorQuantizer
 
 SHAPE, PIXELS, A = (7, 7, 3), (72, 96, 3), 5
-KINDS = (None, "vq", "ae-lsh", "dsc", "exact", "objects", "cells", "vq-cells")
+KINDS = (None, "vq", "ae-lsh", "dsc", "exact", "objects", "cells", "vq-cells")  # vq-patches: of pictures alone
 ROWS = [
     (name, kind) for name, method in METHODS.items() for kind in KINDS if kind is None or method.hash is not Hash.NONE
 ]
