@@ -42,17 +42,11 @@ def export(trained: Trained, format_: Format) -> bytes:
     """The file. What is known of the policy is in it, as JSON under the name `leco`: task, method, updates, shapes, actions.
 
     Raises:
-        EvaluationError: this format cannot hold this policy.
         ModuleNotFoundError: onnx is not installed.
     """
     task = task_of(trained.experiment)
     if format_ == "onnx":
         import onnx  # noqa: F401, PLC0415  # before torch looks for it: its absence is then told as that of any package
-
-        if task.layout.numbers:
-            raise EvaluationError(
-                f"{task.name} shows numbers, which travel as bytes, and ONNX reads no bytes as numbers: use --format torchscript"
-            )
     module, inputs = ExportedPolicy(trained.policy).eval(), example_inputs(trained.policy, task.observation_shape)
     out = io.BytesIO()
     about = json.dumps(description(trained))

@@ -42,7 +42,7 @@ class EpisodicCount(VectorWrapper):
         env: Its observations are uint8 [E, O...]: MiniGrid's cells, or pictures. It begins episodes by itself, in either of
             Gymnasium's two ways.
         hash: What makes two observations the same, by the names of `leco methods`: exact, dsc, cells, objects, or one that is
-            learned on the way, vq-cells, vq or ae-lsh. Default: vq-cells for views of MiniGrid, vq for others.
+            learned on the way: vq-cells, vq-patches, vq or ae-lsh. Default: vq-cells for MiniGrid, vq-patches for pictures.
         worth: Of a count N: information (the log-odds of a first visit), first-visit (1 for the first), or inverse-sqrt
             (1 / sqrt(N)).
         alpha: The weight of the bonus.
@@ -85,7 +85,7 @@ class EpisodicCount(VectorWrapper):
                 "uint8 pictures or cells, or name such a part of a dictionary by `key`"
             )
         kind = find_kind(tuple(space.shape))
-        hash = ("vq-cells" if kind.has_cells else "vq") if hash is None else hash  # noqa: A001
+        hash = ("vq-cells" if kind.has_cells else "vq-patches") if hash is None else hash  # noqa: A001
         if hash not in HASHES:
             hint = did_you_mean(hash, HASHES, f"there are {', '.join(HASHES)}")
             raise ValueError(f"there is no hash {hash!r}; {hint}")

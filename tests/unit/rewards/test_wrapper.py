@@ -13,7 +13,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from leco.algo.hashes import digest
 from leco.learning.rewards import BonusMoments, running_moments
+from leco.methods.table import Hash
+from leco.models.kinds.table import find_kind
 from leco.rewards import EpisodicCount
+from leco.rewards.bonus import WARM_UP, EpisodicBonus
 from leco.rewards.wrapper import STEPS
 
 if TYPE_CHECKING:
@@ -150,3 +153,16 @@ def test_equal_observations_have_equal_codes_only() -> None:
     envs = walks(AutoresetMode.SAME_STEP, hash="exact")
     looks = np.random.default_rng(0).integers(0, 2, (20, 7, 7, 3), np.uint8)
     assert (envs._bonus.hash.codes(looks) == digest(torch.from_numpy(looks)).numpy()).all()
+
+
+def test_pictures_of_any_size_are_hashed_by_what_is_learned_of_their_patches() -> None:
+    torch.manual_seed(0)
+    bonus = EpisodicBonus(find_kind((48, 32, 3)), Hash.VQ_PATCHES, "information")
+    draws = np.random.default_rng(0)
+    pictures = draws.integers(0, 3, (64, 48, 32, 3), np.uint8) * np.uint8(80)
+    for _ in range(WARM_UP + 2):
+        codes = bonus.hash.codes(pictures)
+        counts = draws.integers(1, 3, (64, bonus.hash.levels), np.uint32)
+        assert np.isfinite(bonus.pay(counts, codes)).all()
+        bonus.learn(pictures, counts, codes)
+    assert bonus.pay(counts, codes).std() > 0
