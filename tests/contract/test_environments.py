@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -240,7 +240,6 @@ class TestCompiled(Contract):
 class TestGymnasium(Contract):
     """MiniGrid as any other environment of Gymnasium's."""
 
-    processes: Literal["never", "always"] = "never"
     various = 9
 
     @staticmethod
@@ -248,9 +247,7 @@ class TestGymnasium(Contract):
         return episode_seed(seed, environment, episode) % LARGEST_SEED
 
     def make(self, task_id: str, environments: int, seed: int = 0) -> VectorEnv:
-        given = EnvironmentConfig(
-            wrappers=("minigrid.wrappers:ImgObsWrapper",), success="reward", processes=self.processes
-        )
+        given = EnvironmentConfig(wrappers=("minigrid.wrappers:ImgObsWrapper",), success="reward", processes="never")
         env = make(find_task(task_id, given), environments, seed)
         self.made.append(env)
         return env
@@ -261,10 +258,6 @@ class TestGymnasium(Contract):
         yield
         for env in self.made:
             env.close()
-
-
-class TestGymnasiumInProcesses(TestGymnasium):
-    processes = "always"
 
 
 class NoisyTv(Contract):

@@ -151,7 +151,7 @@ entropy_cost = 0.005
 
 
 def number_kind(layout: ObservationLayout) -> Kind:
-    """The row of observations of so many numbers."""
+    """The row of observations of so many numbers. A few have finer bins: with many, nearly every observation is new anyway."""
     return Kind(
         name="numbers",
         title="numbers",
@@ -161,7 +161,7 @@ def number_kind(layout: ObservationLayout) -> Kind:
         codebook_size=16,
         lsh_units=256,
         lsh_bits=32,
-        dsc_levels=16,
+        dsc_levels=64 if layout.numbers <= 3 else 16,
         laptop_changes=_NUMBERS_LAPTOP,
         laptop_hash="dsc",
         layout=layout,

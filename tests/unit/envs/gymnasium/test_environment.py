@@ -32,7 +32,8 @@ def test_it_does_what_a_plain_loop_does(processes: Any) -> None:
         return singles[e].reset(seed=episode_seed(SEED, e, episode_E[e]) % LARGEST_SEED)[0]
 
     def numbers(raw: Any) -> list[float]:  # symlog, since bounds 2 ** 40 apart say nothing
-        return np.log1p(raw).astype(np.float32).tolist()
+        found: list[float] = np.log1p(raw).astype(np.float32).tolist()
+        return found
 
     actions = np.random.default_rng(0).integers(0, 3, (STEPS, ENVS))
     with closing(make(task, ENVS, SEED)) as env:
