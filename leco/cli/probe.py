@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leco.models.hash_function import HashFunction
+    from leco.types import ObservationLayout
 
 DESCRIPTION = """\
 Says in a minute what a training run says in an hour: what a hash sees. For views of play on a task of MiniGrid: how often its
@@ -66,17 +67,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _probe(given: argparse.Namespace) -> None:
     task = find_task(given.task)
-    kind, draw = find_kind(task.observation_shape), family_of(task).draw
+    kind, draw = find_kind(task.layout), family_of(task).draw
     if not kind.has_cells and draw is None:
         raise ValueError(
-            f"{task.name} shows pixels: a probe needs views whose cells are known, as MiniGrid's are; for pictures of them name "
+            f"{task.name} shows {kind.title}: a probe needs views whose cells are known, as MiniGrid's are; for pictures name "
             "a task such as KeyCorridorS4R3-RGB"
         )
     torch.manual_seed(0)
     others = (Hash.VQ_PATCHES,) if kind.has_cells else COUNTED_CELLS
     every = [each.value for each in HASHES if each not in others]
     hashes = {name: _untrained(name, given.task) for name in given.hash or (() if given.runs else every)}
-    hashes |= {str(run): _trained(run, task.observation_shape) for run in given.runs}
+    hashes |= {str(run): _trained(run, task.layout) for run in given.runs}
     policy = None if given.policy is None else trained_state(given.policy).policy
     play = play_episodes(task, given.episodes, given.steps, policy=policy)
     found = {
@@ -103,7 +104,7 @@ def _share(x: float) -> str:
 
 def _untrained(name: str, task: str) -> HashFunction:
     experiment = parse("", {"task": task, "method": "leco", "hash.kind": name})
-    networks, kind = build_networks(experiment), find_kind(find_task(task).observation_shape)
+    networks, kind = build_networks(experiment), find_kind(task_of(experiment).layout)
     if networks.intrinsic is not None:
         networks.intrinsic.eval()
     made = make_hash_function(method_of(experiment), kind, networks.intrinsic, experiment.hash)
@@ -111,12 +112,12 @@ def _untrained(name: str, task: str) -> HashFunction:
     return made
 
 
-def _trained(run: Path, observation_shape: tuple[int, ...]) -> HashFunction:
+def _trained(run: Path, layout: ObservationLayout) -> HashFunction:
     trained = trained_state(run)
     method = method_of(trained.experiment)
-    if task_of(trained.experiment).observation_shape != observation_shape:
+    if task_of(trained.experiment).layout != layout:
         raise ValueError(f"{run} was trained on {trained.experiment.task}, which shows other observations")
-    made = make_hash_function(method, find_kind(observation_shape), trained.networks.intrinsic, trained.experiment.hash)
+    made = make_hash_function(method, find_kind(layout), trained.networks.intrinsic, trained.experiment.hash)
     if made is None:
         raise ValueError(f"{run} was trained by {method.name}, which counts nothing: it has no hash")
     made.load({**trained.state.intrinsic, **trained.state.running})

@@ -206,7 +206,7 @@ def _codebook(run: Run) -> int | None:
     if run.experiment is None or method is None or method.hash is not Hash.VQ:
         return None
     task = find_known(run.task)
-    return run.experiment.hash.codebook_size or (find_kind(task.observation_shape).codebook_size if task else None)
+    return run.experiment.hash.codebook_size or (find_kind(task.layout).codebook_size if task else None)
 
 
 def _speed(runs: Sequence[Run], drawing: _Drawing) -> Section:

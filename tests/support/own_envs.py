@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 
-class Counting(gymnasium.Env[Any, int]):
+class Counting(gymnasium.Env[Any, Any]):
     """Shows its seed and its steps. It ends after 3 + seed % 3 of them: by itself where the seed is odd, else truncated."""
 
     def __init__(self, bad_after: int = 10**9) -> None:
@@ -68,7 +68,7 @@ class Ladder(gymnasium.Env[Any, Any]):
         return self._seen(), float(done), done, False, {"is_success": done}
 
 
-class Radar(gymnasium.Env[Any, int]):
+class Radar(gymnasium.Env[Any, Any]):
     """A picture and numbers."""
 
     def __init__(self, side: int = 16) -> None:
@@ -89,6 +89,6 @@ class Radar(gymnasium.Env[Any, int]):
         return self._seen(), float(action), False, False, {}
 
 
-gymnasium.register("Counting-v0", entry_point=Counting)
-gymnasium.register("Ladder-v0", entry_point=Ladder, max_episode_steps=60)
-gymnasium.register("Radar-v0", entry_point=Radar, max_episode_steps=20)
+gymnasium.register("Counting-v0", entry_point="support.own_envs:Counting")
+gymnasium.register("Ladder-v0", entry_point="support.own_envs:Ladder", max_episode_steps=60)
+gymnasium.register("Radar-v0", entry_point="support.own_envs:Radar", max_episode_steps=20)

@@ -26,6 +26,8 @@ class Actions:
     """
 
     def __init__(self, space: spaces.Space[Any]) -> None:
+        self._sizes: tuple[int, ...]
+        self._first: npt.NDArray[Any]
         if isinstance(space, spaces.Discrete):
             self._sizes, self._first = (int(space.n),), np.array([int(space.start)])
         elif isinstance(space, spaces.MultiDiscrete):

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from leco.envs.task import EnvironmentConfig
 
 SLOW_SECONDS = 1e-3  # a step that takes longer is worth a process (benchmarks/vectorisation.py)
-LEAST_PROCESSORS = 4  # with fewer, the learner has those that processes would use
 TRIED = 32  # steps that are timed
 LARGEST_SEED = 2**31  # what every simulator takes
 
@@ -131,7 +130,7 @@ def in_processes(one: partial[Single], num_envs: int, given: EnvironmentConfig) 
     """Whether each environment had better step in a process of its own: where a step is slow and processors are many."""
     if given.processes != "auto":
         return given.processes == "always"
-    if num_envs == 1 or len(os.sched_getaffinity(0)) < LEAST_PROCESSORS:
+    if num_envs == 1 or len(os.sched_getaffinity(0)) == 1:
         return False
     return seconds_of_step(one) > SLOW_SECONDS
 
@@ -142,7 +141,7 @@ def seconds_of_step(one: partial[Single]) -> float:
     with closing(one()) as env:
         seen = env.reset(seed=0)[0]
         for _ in range(TRIED):
-            mask = seen[-env.encoder.layout.actions :] if env.encoder.layout.actions else np.ones(env.action_space.n)
+            mask = seen[-env.encoder.layout.actions :] if env.encoder.layout.actions else np.ones(env.num_actions)
             action = int(random.choice(np.flatnonzero(mask)))
             begin = time.perf_counter()
             seen, _, terminated, truncated, _ = env.step(action)

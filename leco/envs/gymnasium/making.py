@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from gymnasium import error as gymnasium_error
 
-from leco import references
+from leco.references import import_named, load_object
 from leco.words import did_you_mean
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def find_spec(name: str) -> EnvSpec:
     """
     module, _, task_id = name.rpartition(":")
     if module:
-        import_named(module, needed_by=name)
+        import_named(module)
     for start, package in PACKAGES.items():
         if task_id.startswith(start) and not module:
             _register(package, needed_by=name)
@@ -68,18 +68,6 @@ def provided(name: str) -> bool:
 def known_ids() -> Iterable[str]:
     """All ids that Gymnasium knows by now."""
     return list(gymnasium.registry)
-
-
-def import_named(module: str, *, needed_by: str) -> Any:
-    """A module by its name.
-
-    Raises:
-        ValueError: there is none, or it cannot be imported.
-    """
-    try:
-        return references.import_named(module)
-    except ValueError as error:
-        raise ValueError(f"{needed_by}: {error}") from error
 
 
 def _register(package: str, *, needed_by: str) -> None:
@@ -110,7 +98,7 @@ def make_one(
         ValueError: it cannot be made so.
     """
     spec = deepcopy(find_spec(name))
-    shown = {} if render_mode is None else {"render_mode": render_mode}
+    shown: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     try:
         env: gymnasium.Env[Any, Any] = gymnasium.make(spec, disable_env_checker=True, **shown, **kwargs)
     except (TypeError, gymnasium_error.Error, ImportError) as problem:
@@ -127,9 +115,7 @@ def wrapped(env: gymnasium.Env[Any, Any], wrapper: str) -> gymnasium.Env[Any, An
         ValueError: there is no such wrapper, or it does not go around this environment.
     """
     module, kind, arguments, named = _parsed(wrapper)
-    found = getattr(import_named(module, needed_by=f"the wrapper {wrapper}"), kind, None)
-    if found is None:
-        raise ValueError(f"{module} has no wrapper {kind!r}")
+    found: Any = load_object(f"{module}:{kind}")
     try:
         outer: gymnasium.Env[Any, Any] = found(env, *arguments, **named)
     except (TypeError, ValueError, AssertionError, AttributeError, gymnasium_error.Error) as problem:

@@ -6,6 +6,7 @@ they have some, by symlog (sign(x) log(1 + |x|), Hafner et al. 2023) where they 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -67,14 +68,14 @@ class Encoder:
         if not self._numbers and mask is None:
             return np.concatenate(images, -1) if len(images) > 1 else images[0]
         row = [np.concatenate(images, -1).ravel()] if images else []
-        if self._numbers:
-            numbers = np.concatenate([part.read(_at(observation, part.path)) for part in self._numbers])
-            if not np.isfinite(numbers).all():
+        for part in self._numbers:
+            numbers = part.read(_at(observation, part.path))
+            if not math.isfinite(numbers.sum()):  # they are of the size of 1: a sum of finite ones is finite
                 raise ValueError(f"an observation has a number that is not finite: {observation!r:.300}")
-            row.append(numbers.astype("<f4").view(np.uint8))
+            row.append(numbers.astype("<f4", copy=False).view(np.uint8))
         if mask is not None:
             row.append(mask.astype(np.uint8))
-        return np.concatenate(row)
+        return np.concatenate(row) if len(row) > 1 else row[0]
 
 
 def _at(observation: Any, path: tuple[Any, ...]) -> Any:
@@ -145,14 +146,22 @@ def _scaled(space: spaces.Box) -> Callable[[Any], npt.NDArray[np.float32]]:
     with np.errstate(over="ignore", invalid="ignore"):
         width = high - low
     bounded = np.isfinite(width) & (width > 0) & (width < WIDEST)
-    low, width = np.where(bounded, low, 0), np.where(bounded, width, 1)
+    at = np.flatnonzero(bounded)
+    scale = 2 / width[at]
+    shift = -1 - scale * low[at]
+
+    def by_bounds(value: Any) -> npt.NDArray[np.float32]:
+        numbers: npt.NDArray[np.float64] = np.asarray(value, np.float64).ravel() * scale + shift
+        return numbers.astype(np.float32)
 
     def read(value: Any) -> npt.NDArray[np.float32]:
         value = np.asarray(value, np.float64).ravel()
-        free = np.sign(value) * np.log1p(np.abs(value))
-        return np.where(bounded, 2 * (value - low) / width - 1, free).astype(np.float32)
+        numbers = np.copysign(np.log1p(np.abs(value)), value)
+        numbers[at] = value[at] * scale + shift
+        narrow: npt.NDArray[np.float32] = numbers.astype(np.float32)
+        return narrow
 
-    return read
+    return by_bounds if bounded.all() else read
 
 
 def _arranged(

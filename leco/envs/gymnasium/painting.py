@@ -34,6 +34,9 @@ def paint(task: Task, level: int, action_T: Sequence[int]) -> npt.NDArray[np.uin
     given = task.environment
     assert given is not None  # noqa: S101  # a task of this family has one
     try:
+        with closing(make_one(task.id, given.kwargs, given.wrappers or ())) as plain:
+            if MODE not in plain.metadata.get("render_modes", ()):
+                return None
         env = make_one(task.id, given.kwargs, given.wrappers or (), render_mode=MODE)
         with closing(env):
             actions = Actions(env.action_space)

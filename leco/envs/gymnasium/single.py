@@ -42,7 +42,8 @@ class Single(gymnasium.Wrapper[npt.NDArray[np.uint8], int, Any, Any]):
         )
         self._return = 0.0
         self.observation_space = gymnasium.spaces.Box(0, 255, self.encoder.layout.shape, np.uint8)
-        self.action_space: gymnasium.spaces.Discrete = gymnasium.spaces.Discrete(self._actions.count)
+        self.action_space = gymnasium.spaces.Discrete(self._actions.count)  # type: ignore[assignment]  # whose numbers are numpy's
+        self.num_actions = self._actions.count
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

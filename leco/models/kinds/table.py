@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from leco.config.training import NetworkConfig
-    from leco.models.autoencoder import Chain, Decoder, Scale
+    from leco.models.autoencoder import Chain, Decoder
     from leco.models.exploration import Embedding
     from leco.models.policy import Policy
 
@@ -183,9 +183,10 @@ def mixed_kind(layout: ObservationLayout) -> Kind:
         picture_kind(cast("tuple[int, int, int]", layout.image)),
         name="mixed",
         title="pixels and numbers",
-        laptop=_PIXELS_LAPTOP,
-        layout=layout,
+        laptop_changes='[network]\nencoder = "paper"\n',
+        laptop_hash="dsc",
         has_patches=False,
+        layout=layout,
     )
 
 
@@ -199,7 +200,7 @@ KINDS = (
 class Autoencoder(NamedTuple):
     """What is between an observation and z_e: an image of it, the encoder, and the decoder back to the image."""
 
-    scale: Scale
+    scale: nn.Module
     encoder: Chain
     decoder: Decoder
 

@@ -167,7 +167,7 @@ class Mirror(Wall):
 
 class Mirrored(EmptyEnv):
     def _gen_grid(self, width: int, height: int) -> None:
-        super()._gen_grid(width, height)
+        super()._gen_grid(width, height)  # type: ignore[no-untyped-call]
         self.grid.set(0, 0, Mirror())
 
 

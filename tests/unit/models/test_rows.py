@@ -59,7 +59,7 @@ def test_the_parts_of_a_row_are_what_was_put_together(layout: Layout) -> None:
     if numbers is not None:
         end = layout.image_bytes + 4 * layout.numbers
         np.testing.assert_array_equal(numbers, flat[:, layout.image_bytes : end].copy().view("<f4"))
-        np.testing.assert_array_equal(numbers_of(kind, given[1:]), numbers[1:])  # type: ignore[arg-type]  # at another place
+        np.testing.assert_array_equal(numbers_of(kind, given[1:]), numbers[1:])  # at another place
     bare = without_mask(kind, given)
     assert bare.shape[1:] == Layout(layout.image, layout.numbers).shape
 

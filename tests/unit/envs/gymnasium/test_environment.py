@@ -76,7 +76,7 @@ def test_masks_are_those_of_the_moment_and_all_is_allowed_after_the_end(processe
 
 
 def test_a_failure_of_an_environment_says_what_it_was() -> None:
-    with closing(make(own("Counting-v0", kwargs={"bad_after": 2}), 2, 0)) as env:
+    with closing(make(own("Counting-v0", kwargs={"bad_after": 2}, processes="never"), 2, 0)) as env:
         env.reset()
         env.step([0, 0])
         with pytest.raises(ValueError, match="gave the reward nan, expected a finite number"):

@@ -51,7 +51,11 @@ def test_wrappers_are_put_around_it_in_order() -> None:
         ("Pendulum-v1", {}, "Pendulum-v1 cannot be learned: its actions are continuous"),
         ("CartPole-v1", {"kwargs": {"size": 3}}, "CartPole-v1 cannot be made with {'size': 3}"),
         ("CartPole-v1", {"wrappers": ("nonsense",)}, "'nonsense' is no wrapper: write module:Class"),
-        ("CartPole-v1", {"wrappers": ("gymnasium.wrappers:Nonsense",)}, "gymnasium.wrappers has no wrapper 'Nonsense'"),
+        (
+            "CartPole-v1",
+            {"wrappers": ("gymnasium.wrappers:Nonsense",)},
+            "the module 'gymnasium.wrappers' has no 'Nonsense'",
+        ),
         ("CartPole-v1", {"wrappers": ("gymnasium.wrappers:ResizeObservation(shape=(4, 4))",)}, "does not go around"),
         ("vizdoom-my-way-home", {"kwargs": {"size": 3}}, "vizdoom-my-way-home is played by ViZDoom: leave them out"),
         ("CartPole-v1", {"family": "nobody"}, "environment.family is 'nobody', expected"),
