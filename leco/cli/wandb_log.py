@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from leco.config.experiment import ConfigError
 from leco.config.toml import flat
+from services.learner.run_folder import check_same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,7 +27,8 @@ def wandb_listeners(project: str | None, experiment: Experiment, folder: Path) -
     """Who tells Weights & Biases of a run, for as long as it trains; nobody without a project.
 
     Raises:
-        ConfigError: the package is missing, or does not begin a run, for want of a key for example.
+        ConfigError: the folder has a run of another experiment; or the package is missing, or does not begin a run, for want of a
+            key for example.
     """
     if project is None:
         yield []
@@ -35,6 +37,7 @@ def wandb_listeners(project: str | None, experiment: Experiment, folder: Path) -
         import wandb  # noqa: PLC0415  # an extra
     except ModuleNotFoundError:
         raise ConfigError("--wandb needs a package that is not installed: pip install 'leco[wandb]'") from None
+    check_same(folder, experiment)  # before anything is sent
     folder.mkdir(parents=True, exist_ok=True)
     kept = folder / ID
     if not kept.exists():

@@ -192,3 +192,10 @@ def test_the_large_part_of_two_images_is_one() -> None:
     assert shared[0] == shared[1]
     assert DOCKERFILES["actor"].count("slim-bookworm AS minigrid\nCOPY --from=torch /opt/leco /opt/leco\n") == 1
     assert DOCKERFILES["learner"].count("FROM python:3.11-slim-bookworm\nCOPY --from=torch /opt/leco /opt/leco\n") == 1
+
+
+def test_an_image_is_built_where_every_folder_is_that_the_wheel_takes() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    for name, text in DOCKERFILES.items():
+        for folder in (*wheel["packages"], *wheel["force-include"]):
+            assert f"COPY {folder} {folder}\n" in text or f"RUN mkdir {folder}\n" in text, f"{name}: {folder}"

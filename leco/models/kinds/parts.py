@@ -39,7 +39,7 @@ def numbers_of(kind: Kind, observation_NO: Tensor) -> Tensor | None:
         return None
     begin = kind.layout.image_bytes
     row_NX = observation_NO[:, begin : begin + 4 * kind.layout.numbers]
-    if torch.jit.is_tracing():  # `leco export`
+    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]  # `leco export`
         return single_of_bytes(row_NX.reshape(-1, kind.layout.numbers, 4))
     return row_NX.clone(memory_format=torch.contiguous_format).view(torch.float32)
 

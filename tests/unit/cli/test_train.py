@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import re
@@ -179,6 +180,11 @@ def test_a_mistake_ends_with_code_2_and_a_sentence_that_helps(
     assert ended.value.code == 2
     assert sentence in capsys.readouterr().err
     assert started.calls == []
+
+
+def test_a_method_of_ones_own_has_no_colon_in_its_folder() -> None:
+    own = dataclasses.replace(EXPERIMENT, method="my_novelty:INVERSE")
+    assert train.default_folder(own) == Path("runs/Empty-5x5-my_novelty_INVERSE-1")
 
 
 class Children:
