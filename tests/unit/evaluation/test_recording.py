@@ -83,7 +83,7 @@ def test_what_an_environment_drew_and_what_numbers_it_showed(tmp_path: Path) -> 
     found = read_recording(tmp_path / "one.npz")
     assert found.metadata == about
     [read] = found.episodes
-    np.testing.assert_array_equal(read.picture_T, pictures)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(read.picture_T, pictures)
     np.testing.assert_array_equal(draw_moment(read, 2, 8), pictures[2])
     bars = draw_moment(read._replace(picture_T=None), 1, 8)  # -1 downwards, 0.5 upwards
     height = len(bars) // 2
