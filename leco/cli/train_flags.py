@@ -33,21 +33,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="what to solve: a name that `leco tasks` lists, or any id of Gymnasium, after a colon if a module registers it: "
         "CartPole-v1, my_module:MyEnv-v0",
     )
-    parser.add_argument(
-        "--env-kwargs",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=VALUE",
-        help="what the environment's constructor is given, for example --env-kwargs size=8",
-    )
-    parser.add_argument(
-        "--wrapper",
-        action="append",
-        metavar="MODULE:CLASS",
-        help="put around the environment, with arguments if need be: --wrapper 'gymnasium.wrappers:ResizeObservation(shape=(84, "
-        "84))'; may be repeated, the innermost first",
-    )
+    add_environment(parser)
     parser.add_argument("--method", help="how; `leco methods` lists the names; or my_module:ROW (default: leco)")
     parser.add_argument("--frames", type=number, help="actions to train on, for example 5e6")
     parser.add_argument("--until", type=read_rate, metavar="RATE", help=UNTIL_HELP)
@@ -101,6 +87,25 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=1,
         metavar="N",
         help="processes that make an update together, with --device cuda each on a GPU of its own (default: 1)",
+    )
+
+
+def add_environment(parser: argparse.ArgumentParser) -> None:
+    """The flags of how an environment is made."""
+    parser.add_argument(
+        "--env-kwargs",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="what the environment's constructor is given, for example --env-kwargs size=8",
+    )
+    parser.add_argument(
+        "--wrapper",
+        action="append",
+        metavar="MODULE:CLASS",
+        help="put around the environment, with arguments if need be: --wrapper 'gymnasium.wrappers:ResizeObservation(shape=(84, "
+        "84))'; may be repeated, the innermost first",
     )
 
 

@@ -77,7 +77,9 @@ class CellCodebook(nn.Module):
         """
         code_NC = _nearest(self.encode(), self.vectors_KD)[number_NC]
         has_NK = times_N.new_zeros(len(number_NC), len(self.in_views_K)).scatter_(1, code_NC, 1.0)
-        self.in_views_K.lerp_((times_N @ has_NK) / times_N.sum(), 1 - DECAY)
+        share_K = (times_N @ has_NK) / times_N.sum()
+        known_K = self.in_views_K > 0  # before that, one batch has to do
+        self.in_views_K.copy_(torch.where(known_K, share_K.lerp(self.in_views_K, DECAY), share_K))
 
     def loss(self, times_M: Tensor, generator: torch.Generator) -> Tensor:
         """What is lost of cells that occur so often; moves the codebook.
@@ -102,21 +104,29 @@ class CellCodebook(nn.Module):
 
     @torch.no_grad()
     def _move_codebook(self, z_MD: Tensor, weight_M: Tensor, generator: torch.Generator) -> None:
-        occurs_M = weight_M > 0
-        code_M = _nearest(z_MD, self.vectors_KD)
-        crowd_K = torch.bincount(code_M[occurs_M], minlength=len(self.used_K))
-        crowded_X = (occurs_M & (crowd_K[code_M] > 1)).nonzero().squeeze(1)  # those that share a vector
-        idle_K = (self.used_K < LEAST_USE) & (len(crowded_X) > 0)
-        drawn_K = torch.randint(max(len(crowded_X), 1), idle_K.shape, generator=generator)
-        begins_KD = z_MD[crowded_X[drawn_K]] if len(crowded_X) > 0 else self.vectors_KD
-        self.vectors_KD.copy_(torch.where(idle_K.unsqueeze(1), begins_KD, self.vectors_KD))
-        self.sum_KD.copy_(torch.where(idle_K.unsqueeze(1), begins_KD, self.sum_KD))
-        self.used_K.masked_fill_(idle_K, 1.0)
+        self._begin_anew(z_MD, weight_M, generator)
         share_MK = functional.one_hot(_nearest(z_MD, self.vectors_KD), len(self.used_K)) * weight_M.unsqueeze(1)
         self.used_K.mul_(DECAY).add_(share_MK.sum(0), alpha=1 - DECAY)
         self.sum_KD.mul_(DECAY).add_(share_MK.T @ z_MD, alpha=1 - DECAY)
         in_use_K1 = (self.used_K >= LEAST_USE).unsqueeze(1)
         self.vectors_KD.copy_(torch.where(in_use_K1, self.sum_KD / self.used_K.unsqueeze(1), self.vectors_KD))
+
+    def _begin_anew(self, z_MD: Tensor, weight_M: Tensor, generator: torch.Generator) -> None:
+        """Puts vectors that nobody uses, the longest unused first, onto cells that share theirs with one that weighs more.
+
+        That one keeps its vector, and so do all others: a view would be new again if the number of a common cell changed.
+        """
+        code_M = _nearest(z_MD, self.vectors_KD)
+        rank_M = weight_M.argsort(stable=True).argsort()
+        heaviest_K = torch.full_like(self.used_K, -1, dtype=torch.int64).scatter_reduce(0, code_M, rank_M, "amax")
+        share_X = ((weight_M > 0) & (rank_M < heaviest_K[code_M])).nonzero().squeeze(1)
+        count = min(int((self.used_K < LEAST_USE).sum()), len(share_X))
+        where_B = self.used_K.topk(count, largest=False).indices
+        begins_BD = z_MD[share_X[torch.randperm(len(share_X), generator=generator)[:count]]]
+        self.vectors_KD[where_B] = begins_BD
+        self.sum_KD[where_B] = begins_BD
+        self.used_K[where_B] = 1.0
+        self.in_views_K[where_B] = 0.0
 
 
 def _nearest(z_MD: Tensor, vectors_KD: Tensor) -> Tensor:

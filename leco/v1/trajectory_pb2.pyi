@@ -46,7 +46,9 @@ class Trajectory(_message.Message):
       core_state            float32  [...]         the recurrent state before observation[0]; finite
       count                 uint32   [T]           how often the code of the observation that action[t] led to (the terminal one at
                                                    an end) was seen in its episode, as the HashCount service answered; at
-                                                   least 1. Present exactly if `counted` is true
+                                                   least 1. Present exactly if `counted` is true. Codes of all versions of
+                                                   parameters of an episode are counted together: of a hash that learns, an
+                                                   observation may get another code under another version, and be new again
       coarse_count          uint32   [T, M]        the same for each of its M coarser codes; at least 1. Present exactly if `counted`
                                                    is true and M is not 0
       coarse_code           uint32   [T, M]        the first four bytes of each of those codes, little-endian. Present likewise

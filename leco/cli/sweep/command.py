@@ -17,7 +17,7 @@ from leco.cli.sweep.jobs import Job, Sweep, present_commit
 from leco.cli.sweep.plan import plan
 from leco.cli.sweep.results import draw_task, gather, grouped, write_csv, write_markdown
 from leco.cli.sweep.view import View, overall, sentence
-from leco.cli.train_flags import UNTIL_HELP, add_device, read_rate
+from leco.cli.train_flags import UNTIL_HELP, add_device, add_environment, read_rate
 from leco.config.experiment import ConfigError
 from leco.config.presets import PRESETS
 from leco.words import counted
@@ -78,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", metavar="A,B", help="what to solve; `leco tasks` lists the names")
+    add_environment(parser)
     parser.add_argument("--methods", metavar="A,B", help="how; `leco methods` lists the names (default: leco)")
     parser.add_argument("--seeds", default="1", metavar="1,2,5-7", help="of networks, actions and levels (default: 1)")
     parser.add_argument("--frames", type=number, help="actions to train each run on, for example 1e6 (default: 5e6)")

@@ -51,7 +51,6 @@ def plan(given: argparse.Namespace) -> list[Run]:
         varied = dict(zip(axes, values, strict=True))
         settings = [*given.set, *(f"{key}={value}" for key, value in varied.items())]
         one = {"task": task, "method": method, "seed": seed, "set": settings, "num_envs": None, "run_dir": None}
-        one |= {"env_kwargs": [], "wrapper": None}  # a sweep says them by --set environment.kwargs.NAME, as all settings
         experiment = read_experiment(argparse.Namespace(**(vars(given) | one)))
         runs.append(_run(experiment, varied))
     names = [run.name for run in runs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import zipfile
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import pytest
 
 from leco.evaluation import recording as module
 from leco.evaluation.recording import Recording, RecordingError, read_recording, recording_name, write_recording
+from leco.report.pictures import draw_moment
 from support.made_episodes import episode, metadata, recording, room
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ def assert_same(one: Recording, other: Recording) -> None:
     assert len(one.episodes) == len(other.episodes)
     for a, b in zip(one.episodes, other.episodes, strict=True):
         assert (a.level, a.solved) == (b.level, b.solved)
-        for name in a._fields[2:-2]:
+        for name in a._fields[2:-4]:  # without scenes, grids, pictures and what observations are
             x, y = getattr(a, name), getattr(b, name)
             assert x.dtype == y.dtype, name
             np.testing.assert_array_equal(x, y, err_msg=name)
@@ -70,6 +72,25 @@ def test_without_grid_and_codes_as_on_pixels(tmp_path: Path) -> None:
     [found] = read_recording(tmp_path / "one.npz").episodes
     assert found.grid(0) is None
     assert found.code_TW.shape == (4, 0)
+
+
+def test_what_an_environment_drew_and_what_numbers_it_showed(tmp_path: Path) -> None:
+    numbers = np.array([[0.0, 1.0], [-1.0, 0.5], [0.0, 0.0], [0.0, 0.0]], "<f4").view(np.uint8)
+    pictures = np.random.default_rng(0).integers(0, 256, (4, 6, 8, 3), np.uint8)
+    one = episode(0, 3)._replace(observation_TO=numbers, scene_T=np.full(4, -1, np.int32), picture_T=pictures)
+    about = dataclasses.replace(metadata(), numbers=2, solvable=False)
+    write_recording(tmp_path / "one.npz", Recording(about, (one,)))
+    found = read_recording(tmp_path / "one.npz")
+    assert found.metadata == about
+    [read] = found.episodes
+    np.testing.assert_array_equal(read.picture_T, pictures)
+    np.testing.assert_array_equal(draw_moment(read, 2, 8), pictures[2])
+    bars = draw_moment(read._replace(picture_T=None), 1, 8)  # -1 downwards, 0.5 upwards
+    height = len(bars) // 2
+    drawn = (bars != bars[0, 0]).all(2)
+    assert (drawn[:height, :8].sum(), drawn[height + 1 :, 8:].sum()) == (0, 0)
+    assert drawn[height + 1 :, 0].sum() == height
+    assert drawn[:height, 8].sum() == pytest.approx(height / 2, abs=1)
 
 
 def damaged(path: Path, change: Callable[[dict[str, Any]], None]) -> str:

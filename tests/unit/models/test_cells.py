@@ -79,3 +79,35 @@ def test_what_nearly_all_views_have_is_no_code() -> None:
     for _ in range(100):
         codebook.note_views(number_NC[:1], torch.tensor([2.0]))
     assert codebook.code()[97] == 0, "what all views have by now"
+
+
+def test_a_common_cell_keeps_its_number_while_others_begin_anew() -> None:
+    """Cells 49 and 60 share the vector of 24, which all views have; vectors 5 and 8 have been unused for longest."""
+    torch.manual_seed(3)
+    codebook = CellCodebook(VALUES, 10)
+    with torch.no_grad():
+        z_MD = codebook.encode()
+    codebook.vectors_KD.fill_(100.0)
+    codebook.vectors_KD[3] = z_MD[24]
+    codebook.used_K.fill_(0.04)
+    codebook.used_K[[3, 5, 8]] = torch.tensor([1.0, 0.01, 0.02])
+    codebook.in_views_K.fill_(0.9)
+    before = codebook.vectors_KD.clone()
+    weight_M = torch.zeros(264).index_put((torch.tensor([24, 49, 60]),), torch.tensor([100.0, 1.0, 1.0]))
+    codebook._begin_anew(z_MD, weight_M, torch.Generator().manual_seed(1))
+    number_X = torch.cdist(z_MD[[24, 49, 60]], codebook.vectors_KD).argmin(1).tolist()
+    assert number_X[0] == 3
+    assert sorted(number_X[1:]) == [5, 8]
+    assert (codebook.vectors_KD != before).any(1).nonzero().squeeze(1).tolist() == [5, 8]
+    expected = torch.full((10,), 0.9)
+    expected[[5, 8]] = 0.0
+    assert torch.equal(codebook.in_views_K, expected)
+
+
+def test_one_batch_tells_what_views_have() -> None:
+    codebook = learned(updates=40)
+    codebook.in_views_K.zero_()
+    codebook.note_views(torch.tensor([[24, 60], [24, 97]]), torch.tensor([3.0, 1.0]))
+    code_X = codebook.code()[[24, 60, 97]]
+    assert (code_X == 0).tolist() == [True, False, False]
+    assert sorted(codebook.in_views_K[codebook.in_views_K > 0].tolist()) == [0.25, 0.75, 1.0]
