@@ -126,7 +126,8 @@ async def wait_for_signal() -> str:
         def on_signal() -> None:
             for each in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(each)
-            received.set_result(number.name)
+            if not received.done():  # a service that ends by itself waits no more
+                received.set_result(number.name)
 
         return on_signal
 
