@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from leco.report.runs import score_scale, solvable
+from leco.report.runs import score_scale
 from leco.report.statistics import GRID, over_seeds
 from leco.report.style import PANEL, REWARD_COLOURS, Panel, colour, dash, ids, legend_below
 
@@ -63,7 +63,7 @@ def draw(
     tasks = list(dict.fromkeys(run.task for run in runs))
     for task, word in ids(tasks).items():
         ours = [run for run in runs if run.task == task]
-        if measure is SUCCESS and not solvable(task):
+        if measure is SUCCESS and not ours[0].solvable:
             continue
         figure = Figure(figsize=PANEL)
         axes = figure.subplots()

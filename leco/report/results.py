@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from leco.report.metrics import median_reached
-from leco.report.runs import score_scale, solvable
+from leco.report.runs import score_scale
 from leco.report.statistics import Estimate, mean_interval, stratified, wilson
 from leco.report.style import PANEL, Panel, colour, ids
 
@@ -61,7 +61,7 @@ def table(runs: Sequence[Run]) -> list[Row]:
         played = [run.evaluation for run in ours if run.evaluation is not None]
         reached = [run.reached() for run in ours]
         each = {
-            "success": [run.last("success") for run in ours] if solvable(task) else [],
+            "success": [run.last("success") for run in ours] if ours[0].solvable else [],
             "returns": [run.last("return") for run in ours],
             "fresh_success": [one.success for one in played],
             "fresh_returns": [one.mean_return for one in played],
@@ -109,7 +109,7 @@ def score(run: Run) -> float:
     """How good a run is, from 0 to 1: the share of fresh episodes that it solved or, if none were played, of its last 100 in
     training; of a task that calls none solved the return, between random play and people where both are known."""
     zero, one = score_scale(run.task)
-    if solvable(run.task):
+    if run.solvable:
         fresh = run.evaluation.success if run.evaluation is not None else math.nan
         return fresh if math.isfinite(fresh) else run.last("success")
     value = run.evaluation.mean_return if run.evaluation is not None else run.last("return")

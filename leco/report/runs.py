@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leco.config.experiment import ConfigError
+from leco.config.experiment import ConfigError, task_of
 from leco.config.toml import flat, parse, show
 from leco.envs.registry import TASKS
 from leco.evaluation.recording import FOLDER, Recording, RecordingError, read_recording
@@ -63,6 +63,7 @@ class Run:
     varied      those settings
     columns     of metrics.csv, by name
     starts      what versions.json says of each start
+    solvable    whether its task calls episodes solved
     evaluation  the newest
     recordings  files, the earliest checkpoint first
     missing     sentences
@@ -78,6 +79,7 @@ class Run:
     experiment: Experiment | None = None
     columns: Mapping[str, Column] = field(default_factory=dict)
     starts: tuple[Mapping[str, Any], ...] = ()
+    solvable: bool = True
     evaluation: Evaluation | None = None
     recordings: tuple[Path, ...] = ()
     missing: tuple[str, ...] = ()
@@ -100,7 +102,7 @@ class Run:
 
     def reached(self) -> Reached | None:
         """When 90 % of the last 100 episodes were solved; None if that never was, or cannot be."""
-        return when_reached(self.columns) if solvable(self.task) else None
+        return when_reached(self.columns) if self.solvable else None
 
     def recorded(self) -> Iterator[Recording]:
         """Its recordings one after the other, since all of them may be large; those that cannot be read are left out."""
@@ -153,9 +155,15 @@ def _read(folder: Path) -> Run:
     experiment = _experiment(folder, missing)
     run = Run(folder.name, folder, "unknown task", folder.name, experiment=experiment)
     if experiment is not None:
-        run = replace(run, task=experiment.task, method=experiment.method, seed=experiment.seed)
+        run = replace(
+            run,
+            task=experiment.task,
+            method=experiment.method,
+            seed=experiment.seed,
+            solvable=task_of(experiment).solvable,
+        )
     table = _table(folder, missing)
-    evaluations = _evaluations(folder, run.task, missing)
+    evaluations = _evaluations(folder, missing, solvable=run.solvable)
     newest = max(evaluations.values(), key=lambda each: (each.updates, each.episodes), default=None)
     if newest is None:
         missing.append(
@@ -202,7 +210,7 @@ def _starts(folder: Path, missing: list[str]) -> tuple[Mapping[str, Any], ...]:
         return ()
 
 
-def _evaluations(folder: Path, task: str, missing: list[str]) -> dict[Path, Evaluation]:
+def _evaluations(folder: Path, missing: list[str], *, solvable: bool) -> dict[Path, Evaluation]:
     """What evaluation.json and each recording say, by file; whatever cannot be read is missing."""
     found = {}
     path = folder / "evaluation.json"
@@ -221,7 +229,7 @@ def _evaluations(folder: Path, task: str, missing: list[str]) -> dict[Path, Eval
             missing.append(str(error).replace(f"{folder}/", ""))
             continue
         if not recording.metadata.greedy:
-            share = float(np.mean([each.solved for each in recording.episodes])) if solvable(task) else math.nan
+            share = float(np.mean([each.solved for each in recording.episodes])) if solvable else math.nan
             returns = float(np.mean([each.score for each in recording.episodes]))
             found[path] = Evaluation(recording.metadata.updates, len(recording.episodes), share, returns)
     return found
@@ -230,12 +238,6 @@ def _evaluations(folder: Path, task: str, missing: list[str]) -> dict[Path, Eval
 def find_known(name: str) -> Task | None:
     """The task of this name, if leco knows it."""
     return TASKS.get(name)
-
-
-def solvable(name: str) -> bool:
-    """Whether the task calls episodes solved."""
-    task = find_known(name)
-    return task is None or task.solvable
 
 
 def score_scale(name: str) -> tuple[float, float]:
