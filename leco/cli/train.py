@@ -35,7 +35,7 @@ from services.learner.run_folder import check_same
 from services.parent import end_with_parent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from leco.cli.listeners import Listener
     from leco.config.experiment import Experiment
@@ -213,28 +213,18 @@ def train(
     learner, others = _children(experiment, folder, config, logs, device=device, **how)
     learner.environment[CLOCK_ZERO] = repr(began - _seconds_before(folder))
     learner.environment[COMMAND] = command or typed_command()  # and not how the service was started
-    stopping = False
-
-    def stop(_number: int, _frame: object) -> None:
-        nonlocal stopping
-        stopping = True
-
-    before = {}
-    if threading.current_thread() is threading.main_thread():  # Python gives signals to no other
-        before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
     progress, telling = Progress(folder / "metrics.csv", experiment, out), Telling(folder / "metrics.csv", listeners)
     out.write(f"{experiment.task}, {experiment.method}, seed {experiment.seed}: {folder}\n")
     out.flush()
     code = 1
-    try:
-        for child in (*others, learner):
-            child.start()
-        code = _watch(learner, others, progress, out, lambda: telling.tell() or stopping)
-    finally:
-        _stop(learner, others, out)
-        progress.show(last=True)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with _asked_to_stop() as stopping:
+        try:
+            for child in (*others, learner):
+                child.start()
+            code = _watch(learner, others, progress, out, lambda: telling.tell() or stopping())
+        finally:
+            _stop(learner, others, out)
+            progress.show(last=True)
     telling.tell()  # the last lines
     telling.close()
     if code != 1:
@@ -243,6 +233,20 @@ def train(
         out.write(f"done: {folder}\n  leco eval {folder} --video episode.mp4\n  leco report {folder}\n")
     out.flush()
     return code
+
+
+@contextlib.contextmanager
+def _asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Says whether Ctrl-C or SIGTERM has asked for the end."""
+    asked = threading.Event()
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # Python gives signals to no other
+        before = {each: signal.signal(each, lambda *_: asked.set()) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _stop(learner: Child, others: Sequence[Child], out: TextIO) -> None:
