@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from leco.report.metrics import median_reached, read_table, when_reached
+from leco.report.metrics import RECENT_EPISODES, median_reached, read_table, when_reached
 from leco.report.style import COLOURS, save_png, styled
 
 if TYPE_CHECKING:
@@ -176,7 +176,9 @@ def draw(found: dict[Task, list[Run]]) -> None:
             axis.set_axis_off()
         for axis, (task, runs) in zip(axes, found.items(), strict=False):
             for run, colour in zip(runs, COLOURS, strict=False):
-                axis.plot(run.table["frames"] / 1e6, 100 * run.table["success"], color=colour, linewidth=1.2)
+                of_all = run.table["episodes"] >= RECENT_EPISODES  # before that, of the few there were
+                frames, success = (run.table[name][of_all] for name in ("frames", "success"))
+                axis.plot(frames / 1e6, 100 * success, color=colour, linewidth=1.2)
             middle = median_reached([run.frames for run in runs])
             if middle is not None:
                 axis.axvline(middle / 1e6, color="#777777", linewidth=0.8, linestyle=":")

@@ -67,7 +67,7 @@ def draw_observation(
         tile: Pixels of a cell, or of a bar's width.
         layout: What the bytes are; an image, if it is not given.
     """
-    if layout is not None and layout.image is None:
+    if layout is not None and layout.image is None and layout.numbers:
         return _bars(observation_O[: 4 * layout.numbers].view("<f4"), tile)
     if layout is not None and layout.image is not None:
         observation_O = observation_O.ravel()[: layout.image_bytes].reshape(layout.image)

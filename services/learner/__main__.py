@@ -37,7 +37,7 @@ from services.learner.device import find_device, joins_others
 from services.learner.followers import Followers, check_shares, follow, join, on_device
 from services.learner.metrics import LearnerMetrics
 from services.learner.metrics_logger import EpisodeStats, MetricsLogger
-from services.learner.run_folder import open_run, run_name
+from services.learner.run_folder import open_run, read_run, run_name
 from services.learner.servicer import LearnerServicer
 from services.learner.specification import make_specification
 from services.learner.trainer import Trainer
@@ -60,10 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Reads the settings and trains until done, SIGTERM or Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
     settings = read_settings(arguments)
-    if settings.ranks > 1 and not joins_others():
-        from services.learner.launch import launch  # noqa: PLC0415  # torchrun is slow to import
-
-        sys.exit(launch(settings.ranks, arguments))
     configure_logging(level=settings.log_level, log_format=settings.log_format)
     keep_freed_memory()
     torch.set_num_threads(settings.threads)
@@ -71,6 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # squares are too small for ordinary floats, and arithmetic with such numbers made updates up to five times as long.
     torch.set_flush_denormal(True)
     try:
+        if settings.ranks > 1 and not joins_others():
+            from services.learner.launch import launch  # noqa: PLC0415  # torchrun is slow to import
+
+            check_shares(read_run(settings.run_dir, settings.config), settings.ranks)
+            sys.exit(launch(settings.ranks, arguments))
         device = torch.device(find_device(settings.device))
         if joins_others():
             join(device)
@@ -152,7 +153,7 @@ def build_learner(
     """Reads the run's folder and makes the parts."""
     stack.enter_context(locked(settings.run_dir))
     experiment = open_run(settings.run_dir, settings.config)
-    check_shares(experiment)
+    check_shares(experiment, world_size())
     torch.manual_seed(experiment.seed)
     task, method = task_of(experiment), method_of(experiment)
     networks = build(method, task.layout, task.num_actions, experiment.hash, experiment.network)

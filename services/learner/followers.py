@@ -106,8 +106,8 @@ def join(device: torch.device) -> None:
     ranks.join()
 
 
-def check_shares(experiment: Experiment) -> None:
-    """Refuses an experiment of which some rank would have nothing to compute.
+def check_shares(experiment: Experiment, ranks: int) -> None:
+    """Refuses an experiment of which some of so many ranks would have nothing to compute.
 
     Raises:
         ConfigError: what is too small.
@@ -116,9 +116,9 @@ def check_shares(experiment: Experiment) -> None:
     reuse = reuse_of(training, experiment.actors.unroll_length)
     sequences = size * (experiment.actors.unroll_length // reuse.sequence_length)
     smallest = sequences // min(training.minibatches, sequences)
-    if min(size, smallest) < world_size():
+    if min(size, smallest) < ranks:
         raise ConfigError(
-            f"there are {world_size()} ranks, but learner.batch_size is {size}, of which the smallest minibatch has {smallest} "
+            f"there are {ranks} ranks, but learner.batch_size is {size}, of which the smallest minibatch has {smallest} "
             "sequences: expected at least as many of both as ranks; take fewer ranks, or larger batches"
         )
 

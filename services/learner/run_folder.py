@@ -41,15 +41,20 @@ def open_run(folder: Path, config: Path | None) -> Experiment:
     A run that is resumed may be told to end elsewhere (`frames`, `until`); anything else that differs is an error, since half a
     run of one experiment and half of another is none.
     """
+    experiment = read_run(folder, config)
+    check_same(folder, experiment)
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write(folder / "config.toml", to_toml(experiment).encode())
+    _note_versions(folder / "versions.json")
+    return experiment
+
+
+def read_run(folder: Path, config: Path | None) -> Experiment:
+    """The experiment that is asked for, or that the folder has."""
     kept = folder / "config.toml"
     if config is None and not kept.exists():
         raise ConfigError(f"{folder} has no config.toml yet: give --config")
-    experiment = _read(kept) if config is None else parse(config.read_text())
-    check_same(folder, experiment)
-    folder.mkdir(parents=True, exist_ok=True)
-    atomic_write(kept, to_toml(experiment).encode())
-    _note_versions(folder / "versions.json")
-    return experiment
+    return _read(kept) if config is None else parse(config.read_text())
 
 
 def check_same(folder: Path, experiment: Experiment) -> None:
