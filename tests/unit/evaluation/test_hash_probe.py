@@ -105,12 +105,12 @@ def test_pictures_are_probed_by_changing_what_they_show(monkeypatch: pytest.Monk
     task, bottom = find_task("KeyCorridorS3R3-RGB"), 48
     hand = HashFunction(192, lambda seen: seen[:, bottom:, 24:32].flatten(1).contiguous())
     monkeypatch.setattr(hash_probe, "make", make_uncompiled)
-    play = play_episodes(task, 4, 40)
-    assert play.episodes[0].shape == (41, 7, 7, 3)
+    play = play_episodes(task, 8, 100)
+    assert play.episodes[0].shape == (101, 7, 7, 3)
     found = probe(hand, play, family_of(task).draw)
     assert (found.door, found.carried) == (0.0, 1.0)
     assert probe(EXACT, play, family_of(task).draw)[:3] == (1.0, 1.0, 1.0)
-    cells = play_episodes(find_task("KeyCorridorS3R3"), 4, 40)
+    cells = play_episodes(find_task("KeyCorridorS3R3"), 8, 100)
     assert all((a == b).all() for a, b in zip(play.episodes, cells.episodes, strict=True))
 
 
