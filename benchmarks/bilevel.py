@@ -9,7 +9,7 @@ the modulator's gradient adds to it:
 
     leco     inner loss "policy-gradient": a backward pass of that term alone, and a virtual Adam step; inner loss "whole":
              nothing of the kind, the real step serves. Then forward and backward at theta', Adam's diagonal, a forward-mode
-             pass at theta that reuses the gates of the first one, and the backward pass of sum(w_A A + w_v v) through V-trace
+             pass at theta that reuses the hidden states of the first, and the backward pass of sum(w_A A + w_v v) through V-trace
     careful  double back-propagation as a careful person writes it. Instead of leco's core a loop that autograd can
              differentiate twice: input projections in one product, the loop over the recurrent part only, masks only where an
              episode starts. The gradient with create_graph=True (for "whole" it also serves the real step; for
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
     from leco.learning.state import Batch
 
     Parameters = Mapping[str, Tensor]
-    Gates = tuple[Tensor, ...] | None
+    Hidden = tuple[Tensor, ...] | None
     Forward = Callable[
-        [Parameters, Gates], tuple[Tensor, Tensor, Gates]
+        [Parameters, Hidden], tuple[Tensor, Tensor, Hidden]
     ]  # logits of T actions, values of T+1 observations
     Step = Callable[[], Tensor]
 
@@ -94,7 +94,7 @@ class Inner(NamedTuple):
     whole: Tensor
     log_pi_TB: Tensor
     trace: VTrace
-    gates: Gates
+    hidden: Hidden
 
 
 def main() -> None:
@@ -159,15 +159,15 @@ def make_forward(problem: Problem, core: str, view: str) -> Forward:
         observation, index_TB = found.observation_UO, found.index_N.view(start_TB.shape)
     unused_TB = torch.zeros(start_TB.shape)
 
-    def leco(parameters: Parameters, known: Gates) -> tuple[Tensor, Tensor, Gates]:
+    def leco(parameters: Parameters, known: Hidden) -> tuple[Tensor, Tensor, Hidden]:
         inputs = (observation, start_TB, unused_TB, unused_TB, batch.core_state)
-        output = functional_call(network, dict(parameters), inputs, {"index_TB": index_TB, "known": known})
-        return output.logits_TBA[:-1], output.value_TB, output.gates
+        output = functional_call(network, dict(parameters), inputs, {"index_TB": index_TB, "hidden": known})
+        return output.logits_TBA[:-1], output.value_TB, output.hidden
 
     loop = careful_lstm if core == "careful" else plain_lstm
     image_NCHW = observation.flatten(0, -4).permute(0, 3, 1, 2).to(batch.reward_TB.dtype)
 
-    def twice(parameters: Parameters, _known: Gates) -> tuple[Tensor, Tensor, Gates]:
+    def twice(parameters: Parameters, _known: Hidden) -> tuple[Tensor, Tensor, Hidden]:
         encoder = {name.removeprefix("encoder."): p for name, p in parameters.items() if name.startswith("encoder.")}
         feature_NF = functional_call(network.encoder, encoder, (image_NCHW,))
         h_TBH = loop(parameters, feature_NF, index_TB, start_TB, batch.core_state)
@@ -218,7 +218,7 @@ def plain_lstm(
 def inner(problem: Problem, forward: Forward, policy: Parameters, r_ta_TB: Tensor, *, detach: bool) -> Inner:
     """The policy's losses; without `detach` they can be differentiated through the rewards too."""
     batch, settings = problem.batch, problem.settings
-    logits_TBA, value_TB, gates = forward(policy, None)
+    logits_TBA, value_TB, hidden = forward(policy, None)
     log_pi_TB = log_prob(logits_TBA, batch.action_TB)
     trace = vtrace(
         log_rho_TB=log_pi_TB - log_prob(batch.behaviour_logits_TBA, batch.action_TB),
@@ -233,7 +233,7 @@ def inner(problem: Problem, forward: Forward, policy: Parameters, r_ta_TB: Tenso
     gradient_loss = -(weight_TB * log_pi_TB).mean()
     critic_loss = 0.5 * (value_TB[:-1] - target_TB).square().mean()
     whole = gradient_loss + critic_loss - settings.entropy_cost * entropy(logits_TBA)
-    return Inner(gradient_loss, whole, log_pi_TB, trace, gates)
+    return Inner(gradient_loss, whole, log_pi_TB, trace, hidden)
 
 
 def ordinary(problem: Problem, forward: Forward) -> Tensor:
@@ -256,7 +256,7 @@ def by_forward_mode(problem: Problem, forward: Forward) -> Tensor:
         after, moments = real_step(problem, policy, slopes)
     settings = problem.settings
 
-    def judged(parameters: Parameters, known: Gates = None) -> tuple[Tensor, Tensor]:
+    def judged(parameters: Parameters, known: Hidden = None) -> tuple[Tensor, Tensor]:
         logits_TBA, value_TB, _ = forward(parameters, known)
         return logits_TBA, value_TB[:-1]
 
@@ -267,7 +267,7 @@ def by_forward_mode(problem: Problem, forward: Forward) -> Tensor:
         adam_jacobian_diag(
             slopes, moments, learning_rate=settings.policy_learning_rate, betas=settings.policy_betas, eps=settings.eps
         ),
-        jvp_forward=partial(judged, known=said.gates),
+        jvp_forward=partial(judged, known=said.hidden),
         action_TB=problem.batch.action_TB,
         log_pi_TB=said.log_pi_TB.detach(),
         rho_TB=said.trace.rho_TB,

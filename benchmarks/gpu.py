@@ -5,7 +5,7 @@ observations of KeyCorridorS4R3, and pixels as DMLab has them, made up and all d
 LECO's work is done; nothing is played, so this is how fast a learner could be if actors never kept it waiting.
 
 `kernels` is how many an update starts, and `busy` the share of its time in which they run: what is missing to 100 % are gaps
-between them, of which the loops over time of the recurrent core have the most. `memory` is the most that torch held, on rank 0.
+between them, most of them in the loop over time of the modulator's tangents. `memory` is the most that torch held, on rank 0.
 With --device cpu these three are empty.
 """
 

@@ -2,7 +2,7 @@
 
 `python benchmarks/recurrent.py` prints a Markdown table. All are measured alternately, several times; the median counts. The
 unit is this process's CPU time, so that other work on the machine disturbs less (it still takes its share of the caches).
-`torch.nn.LSTM` stands beside them for comparison: it is faster, but has no forward-mode derivative and no resets.
+`torch.nn.LSTM` stands beside them for comparison: it is faster, but has no resets.
 """
 
 from __future__ import annotations

@@ -100,6 +100,12 @@ def meta_gradient_weights(
     return MetaWeights(-rho_TB.detach() * slope_TB / rho_TB.numel(), -value_slope_TB / rho_TB.numel())
 
 
+def primal(dual: Tensor) -> Tensor:
+    """Of a dual number; itself where it is none."""
+    found: Tensor = forward_ad.unpack_dual(dual).primal
+    return found
+
+
 def tangent(dual: Tensor) -> Tensor:
     """Of a dual number; zeros where there is none."""
     found = forward_ad.unpack_dual(dual).tangent

@@ -71,7 +71,7 @@ def outer_objective(
             given.theta,
             policy.inner,
             policy.data,
-            gates=policy.gates,
+            hidden=policy.hidden,
             weight_SC=policy_weight(targets, config),
             advantage_e_SC=cut(vtrace_e.advantage_TB.detach(), len(targets.action_SC)),
             advantage_TB=policy.advantage_TB,
@@ -86,7 +86,7 @@ def modulator_loss(
     inner: PolicyStep,
     batch: PolicyBatch,
     *,
-    gates: tuple[Tensor, ...],
+    hidden: tuple[Tensor, ...],
     weight_SC: Tensor,
     advantage_e_SC: Tensor,
     advantage_TB: Tensor,
@@ -97,7 +97,7 @@ def modulator_loss(
     network, policy      the policy and theta
     inner                its step to theta'
     batch                what the policy learned from
-    gates                of its recurrent core at theta, in this rank's sequences
+    hidden               of its recurrent core at theta, in this rank's sequences
     weight_SC            the importance weights in its gradient at theta
     advantage_e_SC       A_e, the task's own V-trace advantages
     advantage_TB         those that the policy learned from, with the modulator's graph
@@ -116,7 +116,7 @@ def modulator_loss(
         policy,
         inner.parameters,
         inner.jacobian_diag,
-        jvp_forward=lambda parameters: forward(parameters, gates),
+        jvp_forward=lambda parameters: forward(parameters, hidden),
         clipping=inner.clipping,
         action_TB=batch.targets.action_SC,
         log_pi_TB=batch.targets.log_pi_SC,

@@ -48,13 +48,13 @@ class Rollout(NamedTuple):
     logits_TBA  of the T actions
     value_TB    [T+1, B], V^{e+i} of all observations
     core_state  [L, 2, C, H], before each sequence, by the present parameters
-    gates       of the recurrent core in each of this rank's sequences [S, C', 4H], for a call that asks for tangents
+    hidden      h of each layer of the recurrent core in this rank's sequences [S, C', H], for a call that asks for tangents
     """
 
     logits_TBA: Tensor
     value_TB: Tensor
     core_state: Tensor
-    gates: tuple[Tensor, ...]
+    hidden: tuple[Tensor, ...]
 
 
 class Sequences(NamedTuple):
@@ -103,7 +103,7 @@ def unroll_policy(
         logits_TBA=of_all_unrolls(logits_TBA, 1, unrolls)[:-1],
         value_TB=of_all_unrolls(value_TB, 1, unrolls),
         core_state=of_all_unrolls(torch.stack(states[:-1], 2), 3, unrolls).flatten(2, 3),
-        gates=tuple(torch.cat(layer, 1) for layer in zip(*(each.gates for each in outputs[:-1]), strict=True)),
+        hidden=tuple(torch.cat(layer, 1) for layer in zip(*(each.hidden for each in outputs[:-1]), strict=True)),
     )
 
 
@@ -118,17 +118,17 @@ def run_policy(
     parameters: Mapping[str, Tensor],
     sequences: Sequences,
     unique: Distinct,
-    cached_gates: tuple[Tensor, ...] | None = None,
+    hidden: tuple[Tensor, ...] | None = None,
 ) -> PolicyOutput:
     """What the policy with these parameters says of sequences.
 
-    cached_gates: of an earlier call with the same parameters, to compute only tangents.
+    hidden: of an earlier call with the same parameters, to compute only tangents.
     """
     output: PolicyOutput = functional_call(
         network,
         dict(parameters),
         (unique.observation_UO, *sequences[1:]),
-        {"index_TB": sequences.index_SC, "cached_gates": cached_gates},
+        {"index_TB": sequences.index_SC, "hidden": hidden},
     )
     return output
 

@@ -99,7 +99,7 @@ class PolicyUpdate(NamedTuple):
     step          the policy's own
     inner         the step that the modulator looks through: the same but for the paper's inner loss
     data          what the policy learned from
-    gates         of its recurrent core before the step
+    hidden        of its recurrent core before the step
     advantage_TB  of r, as the policy learned from them, with the modulator's graph
     target_TB     for V^{e+i}, likewise
     """
@@ -107,7 +107,7 @@ class PolicyUpdate(NamedTuple):
     step: PolicyStep
     inner: PolicyStep
     data: PolicyBatch
-    gates: tuple[Tensor, ...]
+    hidden: tuple[Tensor, ...]
     advantage_TB: Tensor
     target_TB: Tensor
 
@@ -132,7 +132,7 @@ def policy_step(
     else:
         network = given.networks.policy
         inner = step = minibatch_steps(network, given.theta, state.policy_adam, data, config, seed=state.updates)
-    return PolicyUpdate(step, inner, data, rollout.gates, advantage_TB, vtrace_ei.target_TB)
+    return PolicyUpdate(step, inner, data, rollout.hidden, advantage_TB, vtrace_ei.target_TB)
 
 
 def _single_pass(

@@ -28,14 +28,14 @@ FORBIDDEN = -1e9  # the logit of an action that may not be taken: its probabilit
 class PolicyOutput(NamedTuple):
     """What a policy says of T steps.
 
-    Logits [T, B, A], value [T, B], the core's state after them [L, 2, B, H], and its gates, for a call that asks for the
-    tangents of this one.
+    Logits [T, B, A], value [T, B], the core's state after them [L, 2, B, H], and h of each of its layers [T, B, H], for a call
+    that asks for the tangents of this one.
     """
 
     logits_TBA: Tensor
     value_TB: Tensor
     state: Tensor
-    gates: tuple[Tensor, ...]
+    hidden: tuple[Tensor, ...]
 
 
 class Policy(nn.Module):
@@ -81,7 +81,7 @@ class Policy(nn.Module):
         state: Tensor,
         *,
         index_TB: Tensor | None = None,
-        cached_gates: tuple[Tensor, ...] | None = None,
+        hidden: tuple[Tensor, ...] | None = None,
     ) -> PolicyOutput:
         """Follows T steps from `state`.
 
@@ -89,7 +89,7 @@ class Policy(nn.Module):
         there. previous_action_TB: integers, -1 where there was none. previous_reward_TB: the reward it earned.
         index_TB: with it, observation is [U, height, width, channels], each distinct one once, and index_TB says which of them
         each step saw: what depends on the observation alone is then computed U and not T x B times.
-        cached_gates: the gates of an earlier call with the same parameters, to compute only tangents.
+        hidden: of an earlier call with the same parameters, to compute only tangents; there is no state after it then.
         """
         self._check(observation, index_TB, start_TB, previous_action_TB, previous_reward_TB)
         seen_NO = self.read(observation).reshape(-1, *self.image)
@@ -97,7 +97,7 @@ class Policy(nn.Module):
             seen_NO = seen_NO.permute(0, 3, 1, 2).to(self.value_head.weight.dtype)
         feature_NF = self.encoder(seen_NO)
         if not self.use_last_action_reward and index_TB is not None:
-            core = self.core(feature_NF, start_TB, state, index_TB=index_TB, cached_gates=cached_gates)
+            core = self.core(feature_NF, start_TB, state, index_TB=index_TB, hidden=hidden)
         else:
             if index_TB is not None:
                 feature_NF = feature_NF.index_select(0, index_TB.flatten())
@@ -107,12 +107,12 @@ class Policy(nn.Module):
                 action_TBA = previous_action_TB.unsqueeze(2) == choices_A  # nowhere true for -1
                 beside = (action_TBA.to(core_TBF), previous_reward_TB.unsqueeze(2).to(core_TBF))
                 core_TBF = torch.cat([core_TBF, *beside], 2)
-            core = self.core(core_TBF, start_TB, state, cached_gates=cached_gates)
+            core = self.core(core_TBF, start_TB, state, hidden=hidden)
         logits_TBA, value_TB = self.policy_head(core.h_TBH), self.value_head(core.h_TBH).squeeze(2)
         if self.masked:
             mask = observation[..., -self.num_actions :]
             logits_TBA = masked_logits(logits_TBA, mask if index_TB is None else mask[index_TB])
-        return PolicyOutput(logits_TBA, value_TB, core.state, core.gates)
+        return PolicyOutput(logits_TBA, value_TB, core.state, core.hidden)
 
     def _check(self, observation: Tensor, index_TB: Tensor | None, start_TB: Tensor, *others_TB: Tensor) -> None:
         axes = ("T", "B") if index_TB is None else ("U",)

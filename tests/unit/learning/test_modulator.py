@@ -24,8 +24,8 @@ from leco.algo.vtrace import vtrace
 from leco.learning.state import Batch, Networks, TrainingState, init
 from leco.learning.update import update
 from leco.methods.table import find_method
-from leco.models import lstm
 from leco.models.intrinsic import HashModule
+from leco.models.lstm import CoreOutput, LstmCore
 from leco.models.vq import LSHBottleneck
 from support.training_case import A, B, T, make_batch, networks, paper_config
 
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 SETTINGS = paper_config(alpha=0.7, entropy_cost=0.05, policy_learning_rate=0.01)
 
 
-def plain_unroll(
-    gates_x_TB4H: Tensor, start_TB: Tensor, h_BH: Tensor, c_BH: Tensor, weight_hh_4HH: Tensor, **_: object
-) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor]:
-    outputs = []
-    for gates_x, start_B in zip(gates_x_TB4H, start_TB, strict=True):
-        alive = (~start_B).to(h_BH.dtype)[:, None]
-        i, f, g, o = (gates_x + (h_BH * alive) @ weight_hh_4HH.T).chunk(4, 1)
-        c_BH = f.sigmoid() * c_BH * alive + i.sigmoid() * g.tanh()
+def plain_core(core: LstmCore, x_TBI: Tensor, start_TB: Tensor, state: Tensor, **_: object) -> CoreOutput:
+    """One layer, step by step, as it can be differentiated twice."""
+    (h_BH, c_BH), outputs = state[0], []
+    for x_BI, start_B in zip(x_TBI, start_TB, strict=True):
+        alive_B1 = (~start_B).to(h_BH.dtype)[:, None]
+        gates_B4H = x_BI @ core.weight_ih[0].T + (h_BH * alive_B1) @ core.weight_hh[0].T + core.bias[0]
+        i, f, g, o = gates_B4H.chunk(4, 1)
+        c_BH = f.sigmoid() * c_BH * alive_B1 + i.sigmoid() * g.tanh()
         h_BH = o.sigmoid() * c_BH.tanh()
         outputs.append(h_BH)
-    return torch.stack(outputs), (h_BH, c_BH), gates_x_TB4H
+    return CoreOutput(torch.stack(outputs), torch.stack([h_BH, c_BH]).unsqueeze(0), ())
 
 
 def act(policy: nn.Module, parameters: dict[str, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
@@ -171,7 +171,7 @@ def test_update_equals_double_backpropagation(
         batch.truncated_TB[:, 0] = False
     after, _ = update(nets, state._replace(policy_adam=adam), batch, find_method(name), settings)
 
-    monkeypatch.setattr(lstm, "unroll", plain_unroll)
+    monkeypatch.setattr(LstmCore, "forward", plain_core)
     expected = reference(nets, batch, adam, name, whole=inner_loss == "full", max_norm=max_norm, small=small)
     for key, gradient in expected.items():
         found = after.intrinsic_adam.exp_avg[key] / (1 - 0.9)  # Adam's first mean is the gradient
@@ -196,7 +196,7 @@ def test_until_the_task_rewards_the_policy_is_not_asked_and_the_gradients_are_th
     after, stats = update(nets, state._replace(policy_adam=adam), batch, find_method("leco"), settings)
     assert (judged, stats["extrinsic_value_loss"]) == ([], 0.0)
 
-    monkeypatch.setattr(lstm, "unroll", plain_unroll)
+    monkeypatch.setattr(LstmCore, "forward", plain_core)
     expected = reference(nets, batch, adam, "leco", whole=inner_loss == "full", max_norm=None, small=False)
     for key, gradient in expected.items():
         found = after.intrinsic_adam.exp_avg[key] / (1 - 0.9)
@@ -261,7 +261,7 @@ def test_the_steps_of_a_batch_seen_as_one_equal_double_backpropagation(
     after, _ = update(nets, state._replace(policy_adam=adam), batch, method, settings)
     assert after.policy_adam.steps == adam.steps + 6
 
-    monkeypatch.setattr(lstm, "unroll", plain_unroll)
+    monkeypatch.setattr(LstmCore, "forward", plain_core)
     policy = {name: p.detach().clone().requires_grad_() for name, p in nets.policy.named_parameters()}
     states = [batch.core_state]
     logits, value = by_sequences(nets.policy, policy, batch, 3, states)

@@ -158,13 +158,13 @@ def test_the_sequences_of_a_batch_show_what_its_unrolls_show(case: Case, length:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_running_the_sequences_again_says_the_same_with_the_same_gates(case: Case, length: int) -> None:
+def test_running_the_sequences_again_says_the_same_with_the_same_hidden_states(case: Case, length: int) -> None:
     rollout = case.rollout(length)
     again = run_policy(case.network, case.parameters, case.sequences(length), case.unique)
     close(join(again.logits_TBA, B), rollout.logits_TBA)
     close(join(again.value_TB, B), rollout.value_TB[:-1])
-    assert len(again.gates) == len(rollout.gates) == case.network.core.layers
-    for found, expected in zip(rollout.gates, again.gates, strict=True):
+    assert len(again.hidden) == len(rollout.hidden) == case.network.core.layers
+    for found, expected in zip(rollout.hidden, again.hidden, strict=True):
         close(found, expected)
 
 
