@@ -79,8 +79,10 @@ class Trainer:
         self._followers = followers
         self._method = method_of(experiment)
         learner = experiment.learner
-        # A learned hash is published with the policy, and not before it is learned.
-        self._early = learner.synchronous and learner.publish_every == 1 and not self._method.learns_hash
+        # Before an update is done there is the policy after it and the hash before it. A deterministic run waits for both: it
+        # goes on from checkpoints, which have both after an update.
+        waits = learner.deterministic and self._method.learns_hash
+        self._early = learner.synchronous and learner.publish_every == 1 and not waits
         self._max_steps = task_of(experiment).max_steps
         self._frames_of_update = frames_of_update(experiment)
         self._milestones = milestone_updates(experiment)
@@ -103,7 +105,7 @@ class Trainer:
         self._publish(make_snapshot(self.state, self._checkpoints.version(self.state.updates)))
 
     def _publish_early(self, policy: Params) -> None:
-        """Offers the next parameters before the update is done: what actors need of it, the policy, is."""
+        """Offers the next policy before the update is done, with the present hash: actors play while hash and modulator learn."""
         after = self.state._replace(policy=policy, updates=self.state.updates + 1)
         if not_finite(after):
             return  # the update will be left out

@@ -16,9 +16,9 @@ T, A = 3, 7
 
 
 @functools.cache
-def networks() -> Networks:
+def networks(method: str = "no-int") -> Networks:
     torch.manual_seed(0)
-    return build(find_method("no-int"), (7, 7, 3), A)
+    return build(find_method(method), (7, 7, 3), A)
 
 
 def state(updates: int, shift: float = 0.0) -> TrainingState:

@@ -11,6 +11,7 @@ import torch
 from prometheus_client import CollectorRegistry
 
 from leco.checkpoint.milestones import find_milestones
+from leco.checkpoint.snapshot import make_snapshot
 from leco.checkpoint.state_file import load, not_finite
 from leco.config.experiment import ConfigError, Experiment
 from leco.config.toml import parse
@@ -82,12 +83,13 @@ class Case:
         }
         self.experiment: Experiment = parse("", {"task": "Empty-5x5", "method": "no-int"} | small | keys)
         self.published: list[ParameterSnapshot] = []
+        nets = networks(self.experiment.method)
         self.metrics_logger = MetricsLogger(folder, updates)
         self.episodes = EpisodeStats(self.metrics_logger.episodes)
         self.trainer = Trainer(
             self.experiment,
-            networks(),
-            state or init(networks())._replace(updates=updates),
+            nets,
+            state or init(nets)._replace(updates=updates),
             queue=Trajectories(batches, after=state.updates if state else 0, absurd=absurd),  # type: ignore[arg-type]
             publish=self.published.append,
             checkpoints=Checkpoints(folder / "checkpoints", 100),
@@ -402,3 +404,22 @@ def test_a_record_that_later_episodes_do_not_bear_out_does_not_stay_the_best(tmp
     best, metadata = load(tmp_path / "checkpoints" / "best.safetensors", init(networks()))
     assert best.updates == 3
     assert metadata["return"] == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_policy_is_published_before_the_hash_has_learned_but_in_a_deterministic_run(
+    tmp_path: Path, *, deterministic: bool
+) -> None:
+    changes = {**EARLY, "method": "vq-only", "learner__checkpoint_every": 1, "learner__deterministic": deterministic}
+    case = Case(tmp_path, 3, **changes)
+    case.run()
+    states = [init(networks("vq-only"))]
+    states += [load(tmp_path / "checkpoints" / f"{n:09d}.safetensors", states[0])[0] for n in (1, 2, 3)]
+    assert len(case.published) == 3
+    for snapshot, before, after in zip(case.published, states[:-1], states[1:], strict=True):
+        hash_of = after if deterministic else before
+        expected = make_snapshot(hash_of._replace(policy=after.policy, updates=after.updates), snapshot.version)
+        assert snapshot.tensors.keys() == expected.tensors.keys()
+        for name, tensor in expected.tensors.items():
+            assert np.array_equal(snapshot.tensors[name], tensor), name
+        assert not same(before, after)
