@@ -81,8 +81,7 @@ def cut_unrolls(start_TB: Tensor) -> Cuts:
         more = (0, rows - len(which))
         calls.append(_on(start_TB.device, source_SR, np.pad(column_R, more), np.pad(begin_R == 0, more)))
         first_step, first_row = first_step + size * rows, first_row + rows
-    place_N, last_B = (torch.from_numpy(each).to(start_TB.device) for each in (place_TB.ravel(), last_B))
-    return Cuts(tuple(calls), place_N, last_B)
+    return Cuts(tuple(calls), *(torch.from_numpy(each).to(start_TB.device) for each in (place_TB.ravel(), last_B)))
 
 
 def _sizes(length_P: npt.NDArray[np.int64], steps: int) -> npt.NDArray[np.int64]:

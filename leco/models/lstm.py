@@ -48,7 +48,7 @@ def run_layer(x_NI: Tensor, index_TB: Tensor, state_2BH: Tensor, layer: Layer, c
     x_NI: inputs, of which index_TB says which one each step gets. cuts: where h and c are zeroed, so that nothing flows past.
     """
     if not cuts.calls:
-        return _fused(x_NI.index_select(0, index_TB.flatten()).unflatten(0, index_TB.shape), state_2BH, layer)
+        return _fused(x_NI.index_select(0, index_TB.flatten()).view(*index_TB.shape, -1), state_2BH, layer)
     # One input more says that there is nothing: such a step leaves h = c = 0, and no gradient.
     blank_N = functional.pad(index_TB.flatten(), (0, 1), value=len(x_NI))
     x_ZJ = functional.pad(functional.pad(x_NI, (0, 0, 0, 1)), (0, 1))
@@ -57,12 +57,12 @@ def run_layer(x_NI: Tensor, index_TB: Tensor, state_2BH: Tensor, layer: Layer, c
     widened = layer._replace(weight_ih_4HI=torch.cat([layer.weight_ih_4HI, shut_4H1], 1))
     outputs = []
     for source_SR, column_R, first_R in cuts.calls:
-        x_SRJ = x_ZJ.index_select(0, blank_N[source_SR.flatten()]).unflatten(0, source_SR.shape)
+        x_SRJ = x_ZJ.index_select(0, blank_N[source_SR.flatten()]).view(*source_SR.shape, -1)
         begin_2RH = state_2BH.index_select(1, column_R).masked_fill(~first_R.unsqueeze(1), 0)
         outputs.append(_fused(x_SRJ, begin_2RH, widened))
     h_NH = torch.cat([each.h_TBH.flatten(0, 1) for each in outputs]).index_select(0, cuts.place_N)
     after_2BH = torch.cat([each.state_2BH for each in outputs], 1).index_select(1, cuts.last_B)
-    return LayerOutput(h_NH.unflatten(0, index_TB.shape), after_2BH)
+    return LayerOutput(h_NH.view(*index_TB.shape, -1), after_2BH)
 
 
 def layer_tangents(
@@ -97,7 +97,7 @@ def layer_tangents(
     )
     slope_c_TBH = o_TBH * (1 - tanh_TBH.square())
     dh_TBH, weight_H4H, resets = torch.empty_like(h_TBH), weight_4HH.t(), start_TB.any(1).tolist()
-    to_c_TB3H, to_h_TBH = dgates_TB4H.unflatten(2, (4, -1))[:, :, :3], dgates_TB4H.chunk(4, 2)[3]
+    to_c_TB3H, to_h_TBH = dgates_TB4H.view(*start_TB.shape, 4, -1)[:, :, :3], dgates_TB4H.chunk(4, 2)[3]
     views = zip(
         resets, alive_TB1, dgates_TB4H, to_c_TB3H, to_h_TBH, slope_TB4H, slope_c_TBH, f_TBH, dh_TBH, strict=True
     )
@@ -107,7 +107,8 @@ def layer_tangents(
         dgates_B4H.addmm_(dh_BH, weight_H4H).mul_(slope_B4H)
         dc_BH = torch.addcmul(to_c_B3H.sum(1), dc_BH, f_BH)
         dh_BH = torch.addcmul(to_h_BH, dc_BH, slope_c_BH, out=next_dh_BH)
-    return forward_ad.make_dual(h_TBH, dh_TBH)
+    dual_TBH: Tensor = forward_ad.make_dual(h_TBH, dh_TBH)
+    return dual_TBH
 
 
 def _fused(x_TBI: Tensor, state_2BH: Tensor, layer: Layer) -> LayerOutput:

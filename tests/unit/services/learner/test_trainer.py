@@ -338,7 +338,7 @@ def same(one: TrainingState, other: TrainingState) -> bool:
     return all(torch.equal(left[name], right[name]) for left, right in pairs for name in left)
 
 
-EARLY = {"learner__synchronous": True}  # the policy is published before the update is done
+EARLY: dict[str, Any] = {"learner__synchronous": True}  # the policy is published before the update is done
 
 
 @pytest.mark.parametrize("early", [{}, EARLY], ids=["published after", "published early"])
@@ -410,8 +410,8 @@ def test_a_record_that_later_episodes_do_not_bear_out_does_not_stay_the_best(tmp
 def test_the_policy_is_published_before_the_hash_has_learned_but_in_a_deterministic_run(
     tmp_path: Path, *, deterministic: bool
 ) -> None:
-    changes = {**EARLY, "method": "vq-only", "learner__checkpoint_every": 1, "learner__deterministic": deterministic}
-    case = Case(tmp_path, 3, **changes)
+    changes: dict[str, Any] = {"learner__checkpoint_every": 1, "learner__deterministic": deterministic}
+    case = Case(tmp_path, 3, method="vq-only", **EARLY, **changes)
     case.run()
     states = [init(networks("vq-only"))]
     states += [load(tmp_path / "checkpoints" / f"{n:09d}.safetensors", states[0])[0] for n in (1, 2, 3)]
