@@ -258,7 +258,9 @@ def _stop(learner: Child, others: Sequence[Child], out: TextIO) -> None:
         out.write("waiting for the learner: it ends its update, and saves\n")
         out.flush()
     learner.stop(LONGEST_UPDATE_SECONDS)
-    for child in (*actors, *others):
+    for child in others:
+        child.ask_to_end()
+    for child in others:
         child.stop(seconds=30)
 
 
@@ -318,7 +320,7 @@ def _children(
         children.append(Child("hashcount", command, logs / "hashcount.log"))
     for index in range(actors):
         command = [*LECO, "actor", f"--learner=127.0.0.1:{learner_port}", f"--hashcount=127.0.0.1:{hashcount_port}"]
-        command += [f"--index={index}", f"--name=actor-{index}", "--metrics-port=off", "--drain-seconds=2"]
+        command += [f"--index={index}", f"--name=actor-{index}", "--metrics-port=off", "--drain-seconds=0.1"]
         children.append(Child(f"actor {index}", command, logs / f"actor-{index}.log"))
     return children[0], children[1:]
 
