@@ -258,9 +258,7 @@ def _stop(learner: Child, others: Sequence[Child], out: TextIO) -> None:
         out.write("waiting for the learner: it ends its update, and saves\n")
         out.flush()
     learner.stop(LONGEST_UPDATE_SECONDS)
-    for child in others:
-        child.ask_to_end()
-    for child in others:
+    for child in (*actors, *others):
         child.stop(seconds=30)
 
 
