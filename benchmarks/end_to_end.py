@@ -17,12 +17,9 @@ import itertools
 import os
 import re
 import shlex
-import shutil
 import signal
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from importlib import metadata
@@ -30,11 +27,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hashcount import RESULTS, Report, measured, spread
+from trainings import check, descendants, folder, install, running, stop, tail
 
 from leco.report.metrics import read_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import subprocess
+    from collections.abc import Sequence
 
 TASK, REWARDED = "KeyCorridorS4R3", "KeyCorridorS3R1"
 HERE = Path(__file__).parent
@@ -103,7 +102,7 @@ def main() -> None:
             f"--soak looks at what comes after minute {SETTLED_MINUTES:g}: at least {SETTLED_MINUTES + 1:g}, or 0"
         )
     signal.signal(signal.SIGTERM, stop)
-    install()
+    install(VENV, PACKAGES)
     report = Report()
     report.say(heading())
     if arguments.layouts:
@@ -117,24 +116,6 @@ def main() -> None:
         soak(report, arguments.soak)
         path.write_text(report.text)
     print(f"kept in {path}")
-
-
-def stop(*_: object) -> None:
-    """Ends what runs, once: a second signal must not break off the first one's tidying up."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(1)
-
-
-def install() -> None:
-    """Sets up Sample Factory's environment, unless these packages are there already."""
-    ready, wanted = VENV / ".ready", "\n".join(PACKAGES)
-    if ready.exists() and ready.read_text() == wanted:
-        return
-    print(f"Setting up {VENV.name} (a few minutes, the first time) ...", flush=True)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=True)
-    (VENV / ".gitignore").write_text("*\n")
-    subprocess.run([VENV / "bin/pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES], check=True)
-    ready.write_text(wanted)
 
 
 def heading() -> str:
@@ -253,46 +234,6 @@ def sample_factory_run(task: str, layout: tuple[int, int, int], seconds: float) 
             return Run(rate(wait(process, run, seconds)), {}, {})
 
 
-@contextlib.contextmanager
-def folder() -> Iterator[Path]:
-    """A folder for a run, removed with all that is in it."""
-    path = Path(tempfile.mkdtemp(prefix="leco-end-to-end-"))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path)
-
-
-@contextlib.contextmanager
-def running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A training as a child process, ended as by Ctrl-C, with everything that it started."""
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
-    try:
-        yield process
-    finally:
-        below = descendants(process.pid)
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            print(f"did not end by itself and was killed: {shlex.join(command)}", flush=True)
-            process.kill()
-            process.wait()
-        deadline = time.monotonic() + 10
-        while (left := still_there(below)) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def still_there(processes: dict[int, str]) -> list[int]:
-    """Those that have not ended, of what `descendants` found earlier: an id counts if it still began at that time."""
-    now = {pid: stat(pid) for pid in processes}
-    return [pid for pid, began in processes.items() if now[pid][19:20] == [began] and now[pid][0] != "Z"]
-
-
 def wait(process: subprocess.Popen[bytes], run: Path, seconds: float) -> list[dict[str, str]]:
     """Waits until the warm-up and then so many seconds are over. Returns the lines from the end of the warm-up on."""
     last, seen = time.monotonic(), 0
@@ -308,17 +249,6 @@ def wait(process: subprocess.Popen[bytes], run: Path, seconds: float) -> list[di
             return warm
         if time.monotonic() - last > PATIENCE:
             sys.exit(f"no update for {PATIENCE:g} s; its last words:\n{tail(run)}")
-
-
-def check(process: subprocess.Popen[bytes], run: Path) -> None:
-    """Ends the benchmark if the training has ended."""
-    if process.poll() is not None:
-        sys.exit(f"a training ended with code {process.returncode}; its last words:\n{tail(run)}")
-
-
-def tail(run: Path) -> str:
-    """The end of what a training printed."""
-    return "\n".join((run / "log").read_text(errors="replace").splitlines()[-20:])
 
 
 def rate(rows: list[dict[str, str]]) -> float:
@@ -352,26 +282,6 @@ def services(process: subprocess.Popen[bytes]) -> dict[str, int]:
             words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
             found |= {name: pid for name in SERVICES if name in words}
     return found
-
-
-def descendants(pid: int) -> dict[int, str]:
-    """The processes that a process started, and those that they did: when each began, by its id."""
-    every = {int(path.name): stat(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
-    found: dict[int, str] = {}
-    parents = {str(pid)}
-    while parents:
-        children = {each: fields[19] for each, fields in every.items() if fields and fields[1] in parents}
-        found |= children
-        parents = set(map(str, children))
-    return found
-
-
-def stat(pid: int) -> list[str]:
-    """What the kernel says of a process: state, parent, ..., 19: when it began. Empty if there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
 
 
 def cell(values: Sequence[float | None], form: str) -> str:
