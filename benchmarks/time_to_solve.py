@@ -105,7 +105,13 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """What the command asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), metavar="TASK", help=f"default: {', '.join(TASKS)}")
-    parser.add_argument("--contestants", nargs="+", default=list(CONTESTANTS), metavar="NAME", help="default: all")
+    parser.add_argument(
+        "--contestants",
+        nargs="+",
+        default=list(CONTESTANTS),
+        metavar="NAME",
+        help=f"default: {'; '.join(CONTESTANTS)}. Flags of its own may follow a name: '{SB3} --epochs 2'",
+    )
     parser.add_argument("--seeds", type=int, default=3, help="how many (default: 3)")
     parser.add_argument("--budget", type=float, default=600.0, metavar="SECONDS", help="of each run (default: 600)")
     parser.add_argument(
@@ -116,7 +122,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     if given.seeds < 1 or given.budget <= 0:
         parser.error("--seeds and --budget must be more than 0")
     for name in given.contestants:
-        if name not in CONTESTANTS:
+        if without_flags(name) not in CONTESTANTS:
             hint = did_you_mean(name, CONTESTANTS, f"there are: {'; '.join(CONTESTANTS)}")
             parser.error(f"there is no contestant {name!r}; {hint}")
     return given
@@ -126,25 +132,31 @@ def jobs(tasks: Sequence[str], contestants: Sequence[str], seeds: int, done: Seq
     """What is still to run: all that was neither solved nor given as much time. Seed after seed."""
     over = {Job(run.task, run.contestant, run.seed) for run in done if run.seconds is not None or run.budget >= budget}
     every = [Job(task, name, seed) for seed in range(1, seeds + 1) for task in tasks for name in contestants]
-    return [job for job in every if job not in over and (job.contestant, job.task) not in LEFT_OUT]
+    return [job for job in every if job not in over and (without_flags(job.contestant), job.task) not in LEFT_OUT]
+
+
+def without_flags(contestant: str) -> str:
+    """The name of a contestant that may be followed by flags."""
+    return contestant.partition(" --")[0]
 
 
 def command(job: Job, run: Path) -> list[str]:
     """How its user would start it; it writes run/metrics.csv."""
-    task, seed = job.task, str(job.seed)
-    if job.contestant in (LECO, EXACT):
+    task, seed, name = job.task, str(job.seed), without_flags(job.contestant)
+    flags = job.contestant.removeprefix(name).split()
+    if name in (LECO, EXACT):
         words = [sys.executable, "-P", "-m", "leco", "train", "--task", task, "--until", "90%", "--frames", "1e9"]
         words += ["--seed", seed, "--run-dir", str(run)]
         same = ["--method", "exact", "--set", 'training.episodic_bonus="first-visit"']
-        return words + same * (job.contestant == EXACT)
+        return words + same * (name == EXACT) + flags
     metrics = str(run / "metrics.csv")
-    if job.contestant == FACTORY:
+    if name == FACTORY:
         install(end_to_end.VENV, end_to_end.PACKAGES)
-        flags = (f"--env=MiniGrid-{task}-v0", f"--seed={seed}", f"--train_dir={run}", "--experiment=run")
-        return rival("sample_factory_counts", end_to_end.VENV, metrics, *flags)
+        own = (f"--env=MiniGrid-{task}-v0", f"--seed={seed}", f"--train_dir={run}", "--experiment=run")
+        return rival("sample_factory_counts", end_to_end.VENV, metrics, *own, *flags)
     install(VENV, PACKAGES)
-    module = "sb3_recurrent" if job.contestant == SB3 else "envpool_ppo"
-    return rival(module, VENV, metrics, "--task", task, "--seed", seed)
+    module = "sb3_recurrent" if name == SB3 else "envpool_ppo"
+    return rival(module, VENV, metrics, "--task", task, "--seed", seed, *flags)
 
 
 def rival(module: str, venv: Path, *words: str) -> list[str]:

@@ -101,8 +101,9 @@ def solve_table(runs: Sequence[Run], leco: str) -> tuple[Sequence[str], list[Seq
 
 def median(values: Sequence[Least]) -> Least:
     """Exact, unless one that is not could be on the other side of it."""
-    middle = statistics.median([each.value for each in values])
-    return Least(middle, all(each.exact or each.value > middle for each in values))
+    numbers = [each.value for each in values]
+    upper = statistics.median_high(numbers)
+    return Least(statistics.median(numbers), all(each.exact or each.value > upper for each in values))
 
 
 def _seconds(run: Run) -> Least:

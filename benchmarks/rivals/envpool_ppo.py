@@ -16,7 +16,6 @@ import argparse
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import envpool  # type: ignore[import-not-found]
 import numpy as np
 import torch
 from rivals.count_bonus import CountBonus
@@ -92,6 +91,8 @@ class Player:
     """Plays E environments of EnvPool."""
 
     def __init__(self, given: argparse.Namespace, successes: Successes) -> None:
+        import envpool  # type: ignore[import-not-found]  # noqa: PLC0415  # only the rivals' environment has it
+
         self._env: Any = envpool.make_gymnasium(
             f"MiniGrid-{given.task}-v0", num_envs=given.num_envs, num_threads=given.env_threads, seed=given.seed
         )

@@ -20,8 +20,8 @@ class Successes:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("w", buffering=1)
-        self._file.write("frames,seconds,episodes,success\n")
+        path.write_text("frames,seconds,episodes,success\n")
+        self._path = path
         self._recent: deque[bool] = deque(maxlen=RECENT_EPISODES)
         self._episodes, self._begin = 0, time.monotonic()
 
@@ -33,4 +33,5 @@ class Successes:
     def write(self, frames: int) -> None:
         """A line, after so many actions."""
         share = sum(self._recent) / len(self._recent) if self._recent else 0.0
-        self._file.write(f"{frames},{time.monotonic() - self._begin:.3f},{self._episodes},{share:.4f}\n")
+        with self._path.open("a") as file:
+            file.write(f"{frames},{time.monotonic() - self._begin:.3f},{self._episodes},{share:.4f}\n")
