@@ -101,4 +101,4 @@ constraints: ## Bring constraints.txt up to date (in a fresh environment)
 	rm -rf .venv-constraints
 
 clean: ## Remove .venv and caches
-	rm -rf .venv .venv-checkov .venv-docs .venv-dist dist site .k8s-lint .venv-sample-factory .envpool .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-checkov .venv-docs .venv-dist dist site .k8s-lint .venv-rivals .venv-sample-factory .envpool .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

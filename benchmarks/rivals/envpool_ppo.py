@@ -24,7 +24,7 @@ from rivals.successes import Successes
 from torch import Tensor, nn
 from torch.nn import functional
 
-GAMMA, GAE_LAMBDA = 0.97, 0.9
+GAMMA = 0.97
 REWARD_SCALE = 10.0
 ACTIONS = 7
 CLIP, VALUE_COST, MAX_NORM = 0.2, 0.5, 5.0
@@ -96,14 +96,20 @@ class Player:
         self._env: Any = envpool.make_gymnasium(
             f"MiniGrid-{given.task}-v0", num_envs=given.num_envs, num_threads=given.env_threads, seed=given.seed
         )
-        self._bonus, self._successes = CountBonus(given.num_envs, given.alpha), successes
+        self._bonus = CountBonus(given.num_envs, given.alpha) if given.count == "exact" else None
+        if self._bonus is None:
+            from leco.rewards import EpisodicCount  # noqa: PLC0415  # otherwise nothing of leco is needed
+
+            self._env = EpisodicCount(self._env, key="image", alpha=given.alpha)
+        self._successes = successes
         self._steps, self._num_envs = given.steps, given.num_envs
         self._observation_EHWC = self._env.reset()[0]["image"].copy()
         self._starts_E = np.ones(given.num_envs, bool)
         self._ended_E = np.zeros(given.num_envs, bool)
         self._state = (torch.zeros(given.num_envs, WIDTH), torch.zeros(given.num_envs, WIDTH))
-        for e, observation in enumerate(self._observation_EHWC):
-            self._bonus.begin(e, observation)
+        if self._bonus is not None:
+            for e, observation in enumerate(self._observation_EHWC):
+                self._bonus.begin(e, observation)
 
     @torch.no_grad()
     def play(self, policy: Policy) -> Rollout:
@@ -130,35 +136,36 @@ class Player:
 
     def _step(self, action_E: np.ndarray) -> tuple[np.ndarray, ...]:
         """Rewards with the bonus; terminated, done, and whether the action was taken. Notes the observation."""
-        shown, reward_E, terminated_E, truncated_E, _ = self._env.step(action_E)
+        shown, reward_E, terminated_E, truncated_E, info = self._env.step(action_E)
         observation_EHWC = shown["image"].copy()
         acted_E, done_E = ~self._ended_E, terminated_E | truncated_E
-        paid_E = np.zeros(self._num_envs, np.float32)
-        for e, observation in enumerate(observation_EHWC):
-            if not acted_E[e]:
-                self._bonus.begin(e, observation)
-                continue
-            paid_E[e] = REWARD_SCALE * (reward_E[e] + self._bonus.add(e, observation))
-            if done_E[e]:
-                self._successes.ended(solved=reward_E[e] > 0)
+        for solved in info.get("extrinsic_reward", reward_E)[done_E] > 0:
+            self._successes.ended(solved=bool(solved))
+        bonus_E = np.zeros(self._num_envs, np.float32)  # leco's own count has added it
+        if self._bonus is not None:
+            for e, observation in enumerate(observation_EHWC):
+                if acted_E[e]:
+                    bonus_E[e] = self._bonus.add(e, observation)
+                else:
+                    self._bonus.begin(e, observation)
         self._observation_EHWC, self._starts_E, self._ended_E = observation_EHWC, ~acted_E, done_E
-        return paid_E, terminated_E, done_E, acted_E
+        return REWARD_SCALE * (reward_E + bonus_E), terminated_E, done_E, acted_E
 
 
-def advantages(rollout: Rollout) -> Tensor:
+def advantages(rollout: Rollout, gae_lambda: float) -> Tensor:
     """Generalised advantage estimates, [T, E]."""
     estimate_TE, later_E = torch.zeros_like(rollout.reward), torch.zeros_like(rollout.reward[0])
     for t in reversed(range(len(rollout.reward))):
         next_E = rollout.value[t + 1] * ~rollout.terminated[t]
         delta_E = rollout.reward[t] + GAMMA * next_E - rollout.value[t]
-        later_E = delta_E + GAMMA * GAE_LAMBDA * later_E * ~rollout.done[t]
+        later_E = delta_E + GAMMA * gae_lambda * later_E * ~rollout.done[t]
         estimate_TE[t] = later_E
     return estimate_TE
 
 
 def update(policy: Policy, adam: torch.optim.Adam, rollout: Rollout, given: argparse.Namespace) -> None:
     """Epochs of minibatches of sequences."""
-    advantage_TE = advantages(rollout)
+    advantage_TE = advantages(rollout, given.gae_lambda)
     target_TE = advantage_TE + rollout.value[:-1]
     valid = advantage_TE[rollout.acted]
     advantage_TE = (advantage_TE - valid.mean()) / (valid.std() + 1e-8)
@@ -199,7 +206,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--entropy", type=float, default=0.02)
+    parser.add_argument("--gae-lambda", type=float, default=0.9)
     parser.add_argument("--alpha", type=float, default=0.005)
+    parser.add_argument(
+        "--count", choices=("exact", "leco"), default="exact", help="of exact observations, or leco's own"
+    )
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     parser.add_argument("--env-threads", type=int, default=1, help="of EnvPool")
     given = parser.parse_args()

@@ -13,6 +13,7 @@ import gymnasium
 import minigrid  # noqa: F401  # it registers its tasks
 import numpy as np
 import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
 from minigrid.wrappers import ImgObsWrapper
 from rivals.count_bonus import CountBonus
 from rivals.network import WIDTH, encoder
@@ -24,33 +25,68 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnvWrapper
 
 REWARD_SCALE = 10.0
+CELLS = gymnasium.spaces.Box(0, 10, (7, 7, 3), np.uint8)  # no picture, whose values end at 255
+
+
+class Shown(VectorEnv[Any, Any, Any]):
+    """What environments have just done, for `leco.rewards.EpisodicCount`, which wraps those of Gymnasium."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs, self.single_observation_space = num_envs, CELLS
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.last: tuple[Any, ...] = ()
+
+    def reset(self, **_: Any) -> Any:
+        """What they show."""
+        return self.last
+
+    def step(self, _actions: Any) -> Any:
+        """What they have done."""
+        return self.last
 
 
 class Counted(VecEnvWrapper):
     """Adds the bonus to rewards, scales their sum, and notes which episodes were solved."""
 
-    def __init__(self, venv: Any, alpha: float, successes: Successes) -> None:
-        cells = gymnasium.spaces.Box(0, 10, (7, 7, 3), np.uint8)  # no picture, whose values end at 255
-        super().__init__(venv, observation_space=cells)
-        self._bonus, self._successes = CountBonus(venv.num_envs, alpha), successes
+    def __init__(self, venv: Any, count: str, alpha: float, successes: Successes) -> None:
+        super().__init__(venv, observation_space=CELLS)
+        self._successes, self._shown = successes, Shown(venv.num_envs)
+        self._exact = CountBonus(venv.num_envs, alpha) if count == "exact" else None
+        if self._exact is None:
+            from leco.rewards import EpisodicCount  # noqa: PLC0415  # otherwise nothing of leco is needed
+
+            self._lecos = EpisodicCount(self._shown, alpha=alpha)
 
     def reset(self) -> Any:
         """Begins all episodes."""
         observation_EHWC = self.venv.reset()
-        for e, observation in enumerate(observation_EHWC):
-            self._bonus.begin(e, observation)
+        if self._exact is None:
+            self._shown.last = (observation_EHWC, {})
+            self._lecos.reset()
+        else:
+            for e, observation in enumerate(observation_EHWC):
+                self._exact.begin(e, observation)
         return observation_EHWC
 
     def step_wait(self) -> tuple[Any, Any, Any, Any]:
         """An episode that ended is followed by the next one at once."""
         observation_EHWC, reward_E, done_E, infos = self.venv.step_wait()
-        bonus_E = np.empty_like(reward_E)
-        for e, observation in enumerate(observation_EHWC):
-            bonus_E[e] = self._bonus.add(e, infos[e]["terminal_observation"] if done_E[e] else observation)
-            if done_E[e]:
-                self._bonus.begin(e, observation)
-                self._successes.ended(solved=reward_E[e] > 0)
+        last = [info.get("terminal_observation") for info in infos]
+        for solved in reward_E[done_E] > 0:
+            self._successes.ended(solved=bool(solved))
+        bonus_E = self._pay(observation_EHWC, done_E, last)
         return observation_EHWC, REWARD_SCALE * (reward_E + bonus_E), done_E, infos
+
+    def _pay(self, observation_EHWC: Any, done_E: Any, last: list[Any]) -> Any:
+        bonus_E = np.zeros(self.num_envs, np.float32)
+        if self._exact is None:
+            self._shown.last = (observation_EHWC, bonus_E, done_E, np.zeros_like(done_E), {"final_obs": last})
+            return self._lecos.step(None)[4]["bonus"]
+        for e, observation in enumerate(observation_EHWC):
+            bonus_E[e] = self._exact.add(e, last[e] if done_E[e] else observation)
+            if done_E[e]:
+                self._exact.begin(e, observation)
+        return bonus_E
 
 
 class Cells(BaseFeaturesExtractor):
@@ -92,7 +128,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--entropy", type=float, default=0.02)
+    parser.add_argument("--gae-lambda", type=float, default=0.9)
     parser.add_argument("--alpha", type=float, default=0.005)
+    parser.add_argument(
+        "--count", choices=("exact", "leco"), default="exact", help="of exact observations, or leco's own"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--processes", action="store_true", help="environments in processes of their own")
     given = parser.parse_args()
@@ -107,13 +147,13 @@ def main() -> None:
     )
     model = RecurrentPPO(
         "MlpLstmPolicy",
-        Counted(made, given.alpha, successes),
+        Counted(made, given.count, given.alpha, successes),
         learning_rate=given.learning_rate,
         n_steps=given.steps,
         batch_size=given.batch_size,
         n_epochs=given.epochs,
         gamma=0.97,
-        gae_lambda=0.9,
+        gae_lambda=given.gae_lambda,
         ent_coef=given.entropy,
         max_grad_norm=5.0,
         policy_kwargs={
