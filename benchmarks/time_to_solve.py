@@ -1,7 +1,7 @@
 """How soon a task is solved, beside other people's PPO: `python benchmarks/time_to_solve.py --help`.
 
-Each contestant trains as its user would start it, on MiniGrid's partial view alone, and all are paid for first visits in an
-episode. Measured are the seconds of the whole command, its start included, and of processors, until 90 of the last 100
+Each contestant trains as its user would start it, on MiniGrid's partial view alone, and all have a bonus that counts first visits
+in an episode. Measured are the seconds of the whole command, its start included, and of processors, until 90 of the last 100
 training episodes were solved. Who is not there by the end of the budget is ended. One run at a time, seed after seed, so that
 what else the machine does falls on all. Each run is a line of the CSV at once, and is not run again: the same command goes on.
 
@@ -38,12 +38,15 @@ TASKS = ("DoorKey-8x8", "KeyCorridorS3R3", "MultiRoom-N6")
 HERE = Path(__file__).resolve().parent
 VENV = HERE.parent / ".venv-rivals"
 PACKAGES = (
-    *("--editable", f"{HERE.parent}[actor,learner]"),  # torch and MiniGrid as leco has them, and leco.load for --check
+    *(
+        "--editable",
+        f"{HERE.parent}[actor,hashcount,learner]",
+    ),  # for leco.rewards, leco.load, and its torch and MiniGrid
     "stable-baselines3==2.9.2",
     "sb3-contrib==2.9.2",
     "envpool==1.2.5",
 )
-LECO, EXACT = "leco", "leco, the rivals' count"
+LECO, EXACT = "leco", "leco, exact counts"
 SB3, ENVPOOL, FACTORY = "SB3 recurrent PPO", "recurrent PPO on EnvPool", "Sample Factory APPO"
 CONTESTANTS = (LECO, EXACT, ENVPOOL, SB3, FACTORY)
 LEFT_OUT = {  # what `--check` found

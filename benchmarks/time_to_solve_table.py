@@ -20,7 +20,7 @@ class Run(NamedTuple):
     seconds      until 90 of the last 100 episodes were solved; None if they were not by then
     cpu_seconds  of processors, until then
     frames       actions until then
-    success      of the last 100 episodes then; the best there was, if they were not
+    success      of the last 100 episodes then; the best there was, if they were not; 0 before 100 had ended
     load         average of the minute before it began
     date         when it began
     """

@@ -1,7 +1,7 @@
-"""The count bonus that every rival gets: what `leco.rewards.EpisodicCount(envs, hash="exact", worth="first-visit")` pays.
+"""A count bonus in plain Python: what `leco.rewards.EpisodicCount(envs, hash="exact", worth="first-visit")` pays.
 
-It is plain Python, so that it runs in every rival's environment and takes some microseconds a step; a unit test compares its
-numbers with those of leco.rewards.
+It runs where leco.rewards does not, and takes some microseconds a step. A unit test compares its numbers with those of
+leco.rewards.
 """
 
 from __future__ import annotations

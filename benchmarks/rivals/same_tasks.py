@@ -27,7 +27,7 @@ def main() -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="+", help="entries of the zoo")
-    parser.add_argument("--episodes", type=int, default=1000, help="of each (default: 1000)")
+    parser.add_argument("--episodes", type=int, default=500, help="of each (default: 500)")
     given = parser.parse_args()
     torch.set_num_threads(1)
     print(

@@ -121,7 +121,7 @@ def main() -> int:
     ended.touch()
 
     parser, known = parse_sf_args(flags)
-    parser.add_argument("--alpha", type=float, default=0.005)
+    parser.add_argument("--alpha", type=float, default=0.015)
     parser.set_defaults(**SETTINGS)
     register_env(known.env, functools.partial(make_env, ended))
     global_model_factory().register_encoder_factory(Cells)

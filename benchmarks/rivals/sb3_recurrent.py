@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--gae-lambda", type=float, default=0.9)
     parser.add_argument("--alpha", type=float, default=0.005)
     parser.add_argument(
-        "--count", choices=("exact", "leco"), default="exact", help="of exact observations, or leco's own"
+        "--count", choices=("exact", "leco"), default="leco", help="of exact observations, or leco's own"
     )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--processes", action="store_true", help="environments in processes of their own")
