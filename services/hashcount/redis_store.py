@@ -67,9 +67,10 @@ class RedisStore:
         replies: list[bytes | Exception] = [NOT_COVERED] * len(batches)
 
         def ask(server: redis.Redis, positions: Sequence[int]) -> None:
-            commands = [calls.arguments(i, self._ttl_ms, self._retry_window_ms) for i in positions]
-            for i, reply in zip(positions, self._ask(server, commands), strict=True):
-                replies[i] = reply
+            parts = calls.parts() if self._topology.together else [slice(i, i + 1) for i in positions]
+            commands = [calls.arguments(part, self._ttl_ms, self._retry_window_ms) for part in parts]
+            for part, reply in zip(parts, self._ask(server, commands), strict=True):
+                replies[part] = reply if isinstance(reply, list) else [reply] * (part.stop - part.start)
 
         try:
             if not self._topology.known:
@@ -83,7 +84,7 @@ class RedisStore:
             raise StoreUnavailableError(outcomes[0].detail)
         return outcomes
 
-    def _ask(self, server: redis.Redis, commands: Sequence[tuple[object, ...]]) -> list[bytes | Exception]:
+    def _ask(self, server: redis.Redis, commands: Sequence[tuple[object, ...]]) -> list[list[bytes] | Exception]:
         """What the script answers to each of `commands`, or the error in its place."""
         replies = self._pipeline(server, commands)
         if isinstance(replies[0], redis.exceptions.ConnectionError):  # perhaps only this connection was cut
@@ -98,7 +99,7 @@ class RedisStore:
                     replies[i] = error
         return replies
 
-    def _pipeline(self, server: redis.Redis, commands: Sequence[tuple[object, ...]]) -> list[bytes | Exception]:
+    def _pipeline(self, server: redis.Redis, commands: Sequence[tuple[object, ...]]) -> list[list[bytes] | Exception]:
         """One round trip for all of `commands`."""
         pipeline = server.pipeline(transaction=False)
         # Loading a script that is there costs Redis a few microseconds, and saves us from ever missing it after a restart.
@@ -106,7 +107,7 @@ class RedisStore:
         for command in commands:
             pipeline.execute_command("EVALSHA", self._script_sha, *command)
         begin = time.perf_counter()
-        replies: list[bytes | Exception]
+        replies: list[list[bytes] | Exception]
         try:
             _, *replies = pipeline.execute(raise_on_error=False)
         except ANY_ERROR as error:
