@@ -27,6 +27,7 @@ TABLE_PATTERN = b"leco1:*:t"  # the keys of all visit tables
 # Of one call of the script, which Redis does not interrupt: some milliseconds.
 MAX_CALL_BATCHES = 128
 MAX_CALL_CODES = 8192
+_ANSWERED = {b"C": Status.COUNTED, b"R": Status.REPLAYED}
 _CALL = struct.Struct("<IQQ")
 _BATCH = struct.Struct("<IBI8s")
 
@@ -87,39 +88,37 @@ class ScriptCalls:
 
     def outcomes(self, replies: Sequence[bytes | Exception]) -> list[Outcome]:
         """What the script's answers mean; one answer, or the error in its place, for each batch."""
-        counts = self._counts(replies)
+        answers = [
+            reply.partition(b";") if isinstance(reply, bytes) and reply[:1] in _ANSWERED else None for reply in replies
+        ]
+        counts = self._counts([answer and answer[2] for answer in answers])
         outcomes = []
         begin = 0
-        for batch, reply in zip(self._batches, replies, strict=True):
+        for batch, reply, answer in zip(self._batches, replies, answers, strict=True):
             end = begin + 4 * len(batch.codes) // self._width
-            outcomes.append(self._outcome(batch.sequence, reply, counts[begin:end]))
+            if answer is None:
+                outcomes.append(self._refusal(batch.sequence, reply))
+            else:
+                head, _, _ = answer
+                outcomes.append(Outcome(_ANSWERED[head[:1]], counts[begin:end], int(head[1:])))
             begin = end
         return outcomes
 
-    def _counts(self, replies: Sequence[bytes | Exception]) -> bytes:
+    def _counts(self, answers: Sequence[bytes | None]) -> bytes:
         """Each code's count at its moment, packed; meaningless where a batch was not counted."""
         distinct = self._distinct
         before = np.zeros(len(distinct.codes), np.uint64)
-        answers = {
-            i: reply.partition(b";")[2]
-            for i, reply in enumerate(replies)
-            if isinstance(reply, bytes) and reply[:1] in b"CR"
-        }
-        text = b",".join(filter(None, answers.values()))
-        if text:
-            answered = np.concatenate([np.arange(distinct.spans[i].start, distinct.spans[i].stop) for i in answers])
+        if text := b",".join(filter(None, answers)):
+            numbers = [span.stop - span.start for span in distinct.spans]
+            answered = np.repeat([answer is not None for answer in answers], numbers)
             before[answered] = np.fromstring(text, np.int64, sep=",")
         return distinct.counts(before)
 
-    def _outcome(self, sequence: int, reply: bytes | Exception, counts: bytes) -> Outcome:
+    def _refusal(self, sequence: int, reply: bytes | Exception) -> Outcome:
         if isinstance(reply, Exception):
             return _failure(reply)
         rest = reply[1:]
         match reply[:1]:
-            case b"C":
-                return Outcome(Status.COUNTED, counts, new=int(rest.partition(b";")[0]))
-            case b"R":
-                return Outcome(Status.REPLAYED, counts)
             case b"G":
                 return store.gap(sequence, int(rest) + 1)
             case b"S":
@@ -138,7 +137,7 @@ class ScriptCalls:
 
 
 def _failure(error: Exception) -> Outcome:
-    if isinstance(error, redis.exceptions.OutOfMemoryError) or str(error).startswith("OOM "):
+    if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM command not allowed" in str(error):
         return Outcome(
             Status.FULL,
             detail="Redis has reached its maxmemory and nothing is evicted; repeat when episodes have ended",
