@@ -1,7 +1,7 @@
 """What goes to count.lua, and what its answers mean.
 
 The script is told only the distinct codes of a batch and how often each occurs in it, and answers how often each had been seen
-before.
+before. One call of it counts many batches: what a call costs beside its codes is then paid once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from services.hashcount.store import Batch
 
 TABLE_PATTERN = b"leco1:*:t"  # the keys of all visit tables
-_HEADER = struct.Struct("<IIBQQ8s")
+# Of one call of the script, which Redis does not interrupt: some milliseconds.
+MAX_CALL_BATCHES = 128
+MAX_CALL_CODES = 8192
+_ANSWERED = {b"C": Status.COUNTED, b"R": Status.REPLAYED}
+_CALL = struct.Struct("<IQQ")
+_BATCH = struct.Struct("<IBI8s")
 
 
 def load_script() -> tuple[bytes, str]:
@@ -43,58 +48,77 @@ class ScriptCalls:
     def __init__(self, run: str, width: int, batches: Sequence[Batch]) -> None:
         self._batches = batches
         self._width = width
-        names = [
-            f"leco1:{{{run}/{batch.episode_id}}}:".encode() for batch in batches
-        ]  # in braces: what the slot depends on
-        self.records = [name + b"r" for name in names]
-        self._tables = [name + b"t" for name in names]
+        self.records: list[str] = []
+        self._keys: list[str] = []
+        for batch in batches:
+            name = f"leco1:{{{run}/{batch.episode_id}}}:"  # in braces: what the slot depends on
+            self.records.append(name + "r")
+            self._keys += (name + "r", name + "t")
         self._distinct = Distinct(width, [batch.codes for batch in batches])
         self._packed_codes = self._distinct.codes.tobytes()
         self._packed_times = self._distinct.times.astype("<u2").tobytes()
 
-    def arguments(self, i: int, ttl_ms: int, retry_window_ms: int) -> tuple[object, ...]:
-        """The arguments of EVALSHA after the script's name, for batch `i`, as count.lua wants them."""
-        batch, span, width = self._batches[i], self._distinct.spans[i], self._width
-        header = _HEADER.pack(batch.sequence, width, batch.final, ttl_ms, retry_window_ms, batch.digest())
-        codes = self._packed_codes[width * span.start : width * span.stop]
-        times = self._packed_times[2 * span.start : 2 * span.stop]
-        return (2, self.records[i], self._tables[i], header, codes, times)
+    def parts(self) -> list[slice]:
+        """All batches, in order, so many at a time as one call of the script may count."""
+        parts, begin, codes = [], 0, 0
+        for i, span in enumerate(self._distinct.spans):
+            codes += span.stop - span.start
+            if i - begin == MAX_CALL_BATCHES or (i > begin and codes > MAX_CALL_CODES):
+                parts.append(slice(begin, i))
+                begin, codes = i, span.stop - span.start
+        return [*parts, slice(begin, len(self._batches))]
+
+    def arguments(self, batches: slice, ttl_ms: int, retry_window_ms: int) -> tuple[object, ...]:
+        """The arguments of EVALSHA after the script's name, for these batches, as count.lua wants them."""
+        spans = self._distinct.spans[batches]
+        begin, end = spans[0].start, spans[-1].stop
+        headers = [
+            _BATCH.pack(batch.sequence, batch.final, span.stop - span.start, batch.digest())
+            for batch, span in zip(self._batches[batches], spans, strict=True)
+        ]
+        keys = self._keys[2 * batches.start : 2 * batches.stop]
+        return (
+            len(keys),
+            *keys,
+            _CALL.pack(self._width, ttl_ms, retry_window_ms),
+            b"".join(headers),
+            self._packed_codes[self._width * begin : self._width * end],
+            self._packed_times[2 * begin : 2 * end],
+        )
 
     def outcomes(self, replies: Sequence[bytes | Exception]) -> list[Outcome]:
         """What the script's answers mean; one answer, or the error in its place, for each batch."""
-        counts = self._counts(replies)
+        answers = [
+            reply.partition(b";") if isinstance(reply, bytes) and reply[:1] in _ANSWERED else None for reply in replies
+        ]
+        counts = self._counts([answer and answer[2] for answer in answers])
         outcomes = []
         begin = 0
-        for batch, reply in zip(self._batches, replies, strict=True):
+        for batch, reply, answer in zip(self._batches, replies, answers, strict=True):
             end = begin + 4 * len(batch.codes) // self._width
-            outcomes.append(self._outcome(batch.sequence, reply, counts[begin:end]))
+            if answer is None:
+                outcomes.append(self._refusal(batch.sequence, reply))
+            else:
+                head, _, _ = answer
+                outcomes.append(Outcome(_ANSWERED[head[:1]], counts[begin:end], int(head[1:])))
             begin = end
         return outcomes
 
-    def _counts(self, replies: Sequence[bytes | Exception]) -> bytes:
+    def _counts(self, answers: Sequence[bytes | None]) -> bytes:
         """Each code's count at its moment, packed; meaningless where a batch was not counted."""
         distinct = self._distinct
         before = np.zeros(len(distinct.codes), np.uint64)
-        answers = {
-            i: reply.partition(b";")[2]
-            for i, reply in enumerate(replies)
-            if isinstance(reply, bytes) and reply[:1] in b"CR"
-        }
-        text = b",".join(filter(None, answers.values()))
-        if text:
-            answered = np.concatenate([np.arange(distinct.spans[i].start, distinct.spans[i].stop) for i in answers])
+        if text := b",".join(filter(None, answers)):
+            numbers = [span.stop - span.start for span in distinct.spans]
+            answered = np.repeat([answer is not None for answer in answers], numbers)
             before[answered] = np.fromstring(text, np.int64, sep=",")
         return distinct.counts(before)
 
-    def _outcome(self, sequence: int, reply: bytes | Exception, counts: bytes) -> Outcome:
+    def _refusal(self, sequence: int, reply: bytes | Exception) -> Outcome:
         if isinstance(reply, Exception):
             return _failure(reply)
         rest = reply[1:]
         match reply[:1]:
-            case b"C":
-                return Outcome(Status.COUNTED, counts, new=int(rest.partition(b";")[0]))
-            case b"R":
-                return Outcome(Status.REPLAYED, counts)
             case b"G":
                 return store.gap(sequence, int(rest) + 1)
             case b"S":
@@ -107,11 +131,13 @@ class ScriptCalls:
                 return store.other_content(sequence)
             case b"W":
                 return store.other_width(self._width, int(rest))
+            case b"E":
+                return _failure(redis.exceptions.ResponseError(rest.decode(errors="replace")))
         raise AssertionError(f"count.lua answered {reply!r}")
 
 
 def _failure(error: Exception) -> Outcome:
-    if isinstance(error, redis.exceptions.OutOfMemoryError) or str(error).startswith("OOM "):
+    if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM command not allowed" in str(error):
         return Outcome(
             Status.FULL,
             detail="Redis has reached its maxmemory and nothing is evicted; repeat when episodes have ended",

@@ -26,13 +26,14 @@ log = structlog.get_logger(__name__)
 
 # The slot of this key is on another node now, or is being moved.
 REDIRECTS = (redis.exceptions.MovedError, redis.exceptions.AskError, redis.exceptions.TryAgainError)
+CROSS_SLOT = redis.exceptions.ClusterCrossSlotError
 UNREACHABLE = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
 ANY_ERROR = (redis.exceptions.RedisError, redis.exceptions.RedisClusterException)
 NOT_COVERED = redis.exceptions.ClusterDownError("no node of the cluster holds the slot of this episode now")
 
 
 class RedisStore:
-    """Sends one script for each episode, all episodes of a call in one pipeline for each server.
+    """Has a script count all episodes of a call, some at a time, or in a cluster one at a time; one pipeline for each server.
 
     Because a batch that arrives twice is answered from its record, every failure of the connection may simply be retried.
 
@@ -67,9 +68,8 @@ class RedisStore:
         replies: list[bytes | Exception] = [NOT_COVERED] * len(batches)
 
         def ask(server: redis.Redis, positions: Sequence[int]) -> None:
-            commands = [calls.arguments(i, self._ttl_ms, self._retry_window_ms) for i in positions]
-            for i, reply in zip(positions, self._ask(server, commands), strict=True):
-                replies[i] = reply
+            for part, answer in self._ask_script(server, calls, positions):
+                replies[part] = answer if isinstance(answer, list) else [answer] * (part.stop - part.start)
 
         try:
             if not self._topology.known:
@@ -83,7 +83,19 @@ class RedisStore:
             raise StoreUnavailableError(outcomes[0].detail)
         return outcomes
 
-    def _ask(self, server: redis.Redis, commands: Sequence[tuple[object, ...]]) -> list[bytes | Exception]:
+    def _ask_script(
+        self, server: redis.Redis, calls: ScriptCalls, positions: Sequence[int]
+    ) -> list[tuple[slice, list[bytes] | Exception]]:
+        """What the script answers to the batches at `positions`, some at a time, or the error in its place."""
+        together = self._topology.together
+        parts = calls.parts() if together else [slice(i, i + 1) for i in positions]
+        answers = self._ask(server, [calls.arguments(part, self._ttl_ms, self._retry_window_ms) for part in parts])
+        if together and any(isinstance(each, CROSS_SLOT) for each in answers):
+            self._topology.together = False  # it is a node of a cluster, though its address does not say so
+            return self._ask_script(server, calls, positions)
+        return list(zip(parts, answers, strict=True))
+
+    def _ask(self, server: redis.Redis, commands: Sequence[tuple[object, ...]]) -> list[list[bytes] | Exception]:
         """What the script answers to each of `commands`, or the error in its place."""
         replies = self._pipeline(server, commands)
         if isinstance(replies[0], redis.exceptions.ConnectionError):  # perhaps only this connection was cut
@@ -98,7 +110,7 @@ class RedisStore:
                     replies[i] = error
         return replies
 
-    def _pipeline(self, server: redis.Redis, commands: Sequence[tuple[object, ...]]) -> list[bytes | Exception]:
+    def _pipeline(self, server: redis.Redis, commands: Sequence[tuple[object, ...]]) -> list[list[bytes] | Exception]:
         """One round trip for all of `commands`."""
         pipeline = server.pipeline(transaction=False)
         # Loading a script that is there costs Redis a few microseconds, and saves us from ever missing it after a restart.
@@ -106,7 +118,7 @@ class RedisStore:
         for command in commands:
             pipeline.execute_command("EVALSHA", self._script_sha, *command)
         begin = time.perf_counter()
-        replies: list[bytes | Exception]
+        replies: list[list[bytes] | Exception]
         try:
             _, *replies = pipeline.execute(raise_on_error=False)
         except ANY_ERROR as error:

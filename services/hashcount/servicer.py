@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -72,30 +71,29 @@ def parse(request: hash_count_pb2.CountRequest) -> list[Batch]:
         raise BadRequestError(f"episodes must be 1 to {MAX_EPISODES} in a call, and not {len(episodes)}")
     packed = request.codes
     names: set[str] = set()
-    ends = [0]
+    batches = []
+    end = 0
     for place, episode in enumerate(episodes):
-        name, size = episode.episode_id, episode.size
+        name, size, final = episode.episode_id, episode.size, episode.final
         if not _is_name(name):
             raise BadRequestError(f"episodes[{place}].episode_id must be {_NAME_RULE}, and not {_shown(name)}")
         if size > MAX_BATCH_CODES:
             raise BadRequestError(f"episodes[{place}].size must be at most {MAX_BATCH_CODES}, and not {size}")
-        if size == 0 and not episode.final:
+        if size == 0 and not final:
             raise BadRequestError(f"episodes[{place}].size may be 0 only in a final batch")
         names.add(name)
         if len(names) == place:
             raise BadRequestError(f"episodes[{place}]: episode {name!r} is in the call twice; put it into two calls")
-        ends.append(ends[-1] + size)
-    if ends[-1] > MAX_CODES:
-        raise BadRequestError(f"a call must have at most {MAX_CODES} codes, and not {ends[-1]}; make it two calls")
-    if len(packed) != ends[-1] * width:
+        begin, end = end, end + size * width
+        batches.append(Batch(name, episode.sequence, packed[begin:end], final))
+    codes = end // width
+    if codes > MAX_CODES:
+        raise BadRequestError(f"a call must have at most {MAX_CODES} codes, and not {codes}; make it two calls")
+    if len(packed) != end:
         raise BadRequestError(
-            f"codes must have {ends[-1] * width} bytes ({ends[-1]} codes of {width} bytes, by the sizes of the episodes), "
-            f"and not {len(packed)}"
+            f"codes must have {end} bytes ({codes} codes of {width} bytes, by the sizes of the episodes), and not {len(packed)}"
         )
-    return [
-        Batch(episode.episode_id, episode.sequence, packed[begin * width : end * width], episode.final)
-        for episode, (begin, end) in zip(episodes, pairwise(ends), strict=True)
-    ]
+    return batches
 
 
 def response(width: int, batches: Sequence[Batch], outcomes: Sequence[Outcome]) -> hash_count_pb2.CountResponse:

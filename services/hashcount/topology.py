@@ -22,12 +22,14 @@ class Topology(Protocol):
 
     known: bool
     """Whether the servers are known. If not, `learn` must be called before the rest."""
+    together: bool
+    """Whether one command may use any keys, and not only those of one slot."""
 
     def learn(self) -> None:
         """Finds out which server holds which keys. Blocks."""
         ...
 
-    def split(self, keys: Sequence[bytes]) -> Iterable[tuple[redis.Redis, list[int]]]:
+    def split(self, keys: Sequence[str]) -> Iterable[tuple[redis.Redis, list[int]]]:
         """Groups the positions of `keys` by the server that holds them; leaves out those that none holds. Does not block."""
         ...
 
@@ -77,6 +79,7 @@ class SingleServer:
     """All keys are on one server."""
 
     known = True
+    together = True
 
     def __init__(self, host: str, port: int, database: int, settings: dict[str, Any]) -> None:
         self._client = redis.Redis(host=host, port=port, db=database, **settings)
@@ -84,7 +87,7 @@ class SingleServer:
     def learn(self) -> None:
         """See `Topology.learn`: nothing to find out."""
 
-    def split(self, keys: Sequence[bytes]) -> Iterable[tuple[redis.Redis, list[int]]]:
+    def split(self, keys: Sequence[str]) -> Iterable[tuple[redis.Redis, list[int]]]:
         """See `Topology.split`."""
         return [(self._client, list(range(len(keys))))]
 
@@ -119,6 +122,8 @@ def _not_formed() -> Iterator[None]:
 class Cluster:
     """Keys are spread over the primaries of a cluster by their slots."""
 
+    together = False
+
     def __init__(self, seeds: Sequence[tuple[str, int]], settings: dict[str, Any]) -> None:
         self._seeds = seeds
         self._settings = settings
@@ -144,7 +149,7 @@ class Cluster:
             raise redis.exceptions.ClusterDownError("the nodes of the cluster are not known yet")
         return self._cluster
 
-    def split(self, keys: Sequence[bytes]) -> Iterable[tuple[redis.Redis, list[int]]]:
+    def split(self, keys: Sequence[str]) -> Iterable[tuple[redis.Redis, list[int]]]:
         """See `Topology.split`."""
         cluster = self._connected()
         groups: dict[str, tuple[redis.Redis, list[int]]] = {}

@@ -62,6 +62,13 @@ def test_episodes_of_one_call_are_counted_apart_and_answered_in_order(run: Run) 
     assert run.way.count(run.name, 1, batches) == [counted(*range(1, i + 2)) for i in range(50)]
 
 
+def test_more_episodes_and_codes_than_one_script_counts(run: Run) -> None:
+    batches = [Batch(f"e{i}", 0, [b"%04d" % (j % 90) for j in range(i)], final=i == 0) for i in range(300)]
+    expected = [[1 + j // 90 for j in range(i)] for i in range(300)]
+    assert run.way.count(run.name, 4, batches) == [counted(*counts) for counts in expected]
+    assert run.way.count(run.name, 4, batches) == [replayed(*counts) for counts in expected]
+
+
 def test_equal_episode_ids_in_two_runs_are_two_episodes(way: Counting) -> None:
     first, second = Run(way), Run(way)
     assert first.send(0, "AA") == counted(1, 2)

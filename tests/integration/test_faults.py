@@ -23,7 +23,7 @@ from leco.rpc.channel import open_channel
 from leco.rpc.hashcount_client import SERVICE, HashCountClient
 from services.hashcount.store import Status, StoreUnavailableError
 from support.harness import Answer, Batch, Direct, count_by_client, memory_counting, redis_counting, through_grpc
-from support.redis_servers import HOST, Proxy, RedisClusterServers, RedisServer
+from support.redis_servers import HOST, SLOTS, Proxy, RedisClusterServers, RedisServer
 from support.service_process import ServiceProcess
 from support.waiting import PATIENCE, until
 
@@ -290,7 +290,7 @@ class TestStoreWhoseConnectionIsCut:
     def test_a_pipeline_cut_in_its_middle_takes_effect_for_a_part_and_the_rest_follows(
         self, store: Direct, proxy: Proxy
     ) -> None:
-        episodes = [Episode(store) for _ in range(100)]
+        episodes = [Episode(store) for _ in range(400)]
         seen = set()
         for _ in range(50):  # Redis may also hear of the cut before it has read the first half: then there is no effect
             proxy.cut_requests = 1
@@ -627,6 +627,18 @@ class TestCluster:
         assert [new.send("ABA"), new.send("ABA"), new.repeat()] == [COUNTED, COUNTED, REPLAYED]
 
 
+def test_a_node_of_a_cluster_can_be_addressed_as_if_it_were_alone() -> None:
+    """It refuses a script with the keys of many episodes. It holds all slots here, so each episode alone can be counted."""
+    with RedisServer("--cluster-enabled", "yes") as server:
+        client = server.client()
+        client.execute_command("CLUSTER ADDSLOTSRANGE", 0, SLOTS - 1)
+        until(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
+        with redis_counting(server.url) as store:
+            episodes = [Episode(store) for _ in range(20)]
+            for _ in range(2):
+                assert set(send_all({each: each.next("AAB") for each in episodes})) == {COUNTED}
+
+
 def wide(first: int, number: int) -> list[bytes]:
     """So many distinct codes of 64 bytes."""
     return [b"%064d" % (first + i) for i in range(number)]
@@ -746,6 +758,18 @@ class TestKeysThatSomebodyDeletes:
         assert episode.send("AAB") is COUNTED
         server.client().delete(self.keys(server, episode)[1])
         assert [episode.repeat(), episode.send("AB")] == [REPLAYED, LOST]
+
+
+class TestKeysThatAreSomethingElse:
+    def test_an_episode_whose_table_is_no_hash_holds_up_no_other(self, server: RedisServer, store: Direct) -> None:
+        before, broken, after = episodes = [Episode(store) for _ in range(3)]
+        assert send_all({each: each.next("AAB") for each in episodes}) == [COUNTED] * 3
+        server.client().set(f"leco1:{{{RUN}/{broken.name}}}:t", "other")
+        for _ in range(2):
+            assert send_all({each: each.next("ABC") for each in episodes}) == [COUNTED, UNAVAILABLE, COUNTED]
+        with pytest.raises(StoreUnavailableError, match="WRONGTYPE"):
+            broken.send("ABC")
+        assert [before.repeat(), after.repeat()] == [REPLAYED, REPLAYED]
 
 
 class TestRedisThatHangs:
