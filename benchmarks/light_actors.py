@@ -8,6 +8,7 @@ versions and names of episodes are its own. torch is not loaded here. One JSON o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import secrets
@@ -144,12 +145,15 @@ class LightActor:
         await call.write(learner_pb2.PushRequest(hello=hello).SerializeToString())
         self._credits, self._sent = 0, {}
         self.credited = self.served = 0.0
-        while isinstance(answer := await call.read(), learner_pb2.PushResponse):
-            if call is not self._call:
-                self.begun.append((time.monotonic(), self.taken))
-            self._call = call
-            await self._hear(answer)
-            await self._send()
+        sending = asyncio.create_task(self._send(call))  # of its own, for one call has one write at a time
+        try:
+            while isinstance(answer := await call.read(), learner_pb2.PushResponse):
+                if call is not self._call:
+                    self.begun.append((time.monotonic(), self.taken))
+                self._call = call
+                await self._hear(answer)
+        finally:
+            sending.cancel()
         raise grpc.aio.AioRpcError(
             await call.code(), grpc.aio.Metadata(), grpc.aio.Metadata(), details=await call.details()
         )
@@ -167,19 +171,16 @@ class LightActor:
                 self.served = self.served or now
             self._changed.notify_all()
 
-    async def _send(self) -> None:
-        """Sends what there are credits for."""
-        call = self._call
-        for number, version in list(self._waiting):
-            if call is None or call is not self._call or self._credits == 0:
-                return
-            if number not in self._sent:
+    async def _send(self, call: Call) -> None:
+        """Sends what there are credits for, in order, until cancelled. What was sent is always the first of what waits."""
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._credits > 0 and len(self._sent) < len(self._waiting))
+                number, version = self._waiting[len(self._sent)]
                 self._credits -= 1
                 self._sent[number] = time.monotonic()
-                try:
-                    await call.write(self._recording.push(number, version))
-                except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
-                    return  # whoever reads this stream hears why
+            with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
+                await call.write(self._recording.push(number, version))  # if it fails, whoever reads hears why
 
     async def answered(self) -> None:
         """Waits until the stream is open."""
@@ -205,8 +206,8 @@ class LightActor:
         for _ in range(self._recording.environments):
             self._number += 1
             self._waiting.append((self._number, self._version))
-        await self._send()
         async with self._changed:
+            self._changed.notify_all()
             await self._changed.wait_for(lambda: not self._waiting)
 
     async def fetch(self, *, newer_than: int) -> None:
