@@ -331,6 +331,7 @@ class System:
             acknowledged=told,
             repeated=int(page["leco_learner_trajectories_dropped_total duplicate"]),
             too_old=int(page["leco_learner_trajectories_dropped_total lag"]),
+            lost=found["lost"],
         )
 
 

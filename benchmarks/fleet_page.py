@@ -60,6 +60,7 @@ class Return(NamedTuple):
     away          seconds without a learner
     credited, served   until an actor had a credit, and an acknowledgement
     acknowledged, repeated, too_old   trajectories that the learner acknowledged; that came twice; that a learner before this had
+    lost          calls that failed, by what they were and their status
     """
 
     what: str
@@ -69,6 +70,7 @@ class Return(NamedTuple):
     acknowledged: int
     repeated: int
     too_old: int
+    lost: dict[str, int]
 
 
 class Measured(NamedTuple):
@@ -221,6 +223,9 @@ def _returns(report: Report, found: Measured) -> None:
         rows.append((each.what, away, *halves, f"{each.acknowledged:,}", each.repeated, each.too_old))
     header = ("what", "without a learner, s", "a credit: half / all", "acknowledged: half / all", "acknowledged")
     report.table((*header, "came twice, dropped", "too old, dropped"), rows)
+    for each in found.returns:
+        calls = ", ".join(f"{n:,} {name}" for name, n in sorted(each.lost.items()))
+        say(report, "", f"Calls that failed, {each.what}: {calls or 'none'}.")
 
 
 def _trained(report: Report, found: Measured) -> None:
