@@ -68,6 +68,7 @@ bench: $(READY) ## Run the benchmarks; tables go to benchmarks/results
 	$(BIN)/python -W ignore benchmarks/environments.py
 	$(BIN)/python -W ignore benchmarks/payload.py
 	$(BIN)/python -W ignore benchmarks/stream.py
+	PYTHONPATH=tests $(BIN)/python -W ignore benchmarks/fleet.py
 	$(BIN)/python -W ignore benchmarks/end_to_end.py
 	$(BIN)/python -W ignore benchmarks/report.py
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import resource
 import signal
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# A client of ours waits for its turn beyond the first of these. The second leaves room for files where 1,024 may be open.
+# A client of ours waits for its turn beyond the first of these. With the second, 1,024 open files are enough.
 MAX_CONNECTION_CALLS = 100
 MAX_CONNECTIONS = 768
+OTHER_FILES = 256
 HANDSHAKE_SECONDS = 20
 LAST_CALLS_SECONDS = 60
 
@@ -41,6 +43,7 @@ class RpcServer:
         interceptor: Sees every call, and limits how many are in progress, which with max_message_bytes bounds memory.
         tls: Without it the server speaks clear text.
         max_message_bytes: A larger request is refused with RESOURCE_EXHAUSTED before it is read into memory.
+        max_connections: How many clients may be connected. Who serves more makes room for their files, see `allow_files`.
         max_connection_age: Seconds after which a client is asked to connect anew, so that load spreads over replicas that came
             later. None for services with long streams.
     """
@@ -52,6 +55,7 @@ class RpcServer:
         interceptor: RpcInterceptor,
         tls: ServerTls | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        max_connections: int = MAX_CONNECTIONS,
         max_connection_age: float | None = None,
     ) -> None:
         self.service = service
@@ -68,7 +72,7 @@ class RpcServer:
             # What a client may send before anyone reads it is the first window of a call and no more; see RpcInterceptor.
             ("grpc.http2.bdp_probe", 0),
             ("grpc.max_concurrent_streams", MAX_CONNECTION_CALLS),
-            ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+            ("grpc.max_allowed_incoming_connections", max_connections),
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
             # A second process on the same port shall fail loudly and not take half of the calls.
             ("grpc.so_reuseport", 0),
@@ -115,6 +119,24 @@ class RpcServer:
         """Turns health to NOT_SERVING, refuses new calls, and lets the calls in progress finish for at most that long."""
         self._health.drain()
         await self.grpc.stop(grace_seconds)
+
+
+def allow_files(connections: int) -> None:
+    """Lets this process open as many files as so many connections need, beside its own.
+
+    Raises:
+        ValueError: the system does not let it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise ValueError(
+            f"{connections} connections need {wanted} open files, and the system lets this process have {hard}: raise that "
+            "limit (ulimit -Hn, or the container's nofile), or lower --max-connections"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def wait_for_signal() -> str:

@@ -23,7 +23,7 @@ from leco.learning.state import init
 from leco.models.build import build
 from leco.rpc.interceptor import RpcInterceptor, RpcMetrics
 from leco.rpc.learner_client import SERVICE
-from leco.rpc.server import RpcServer, wait_for_signal
+from leco.rpc.server import RpcServer, allow_files, wait_for_signal
 from leco.telemetry.logging import configure_logging, new_registry, serve_metrics
 from leco.telemetry.malloc import keep_freed_memory
 from leco.telemetry.provenance import clock_zero
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("leco.learner")
 
 MAX_UNARY_SECONDS = 60.0
-MAX_CALLS = 1024
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -100,8 +99,10 @@ async def serve(settings: LearnerSettings, device: torch.device, followers: Foll
             host = settings.listen.rpartition(":")[0].strip("[]")
             metrics_port, stop_metrics = serve_metrics(registry, host=host, port=settings.metrics_port)
             stack.callback(stop_metrics)
-        interceptor = RpcInterceptor(rpc_metrics, max_seconds=MAX_UNARY_SECONDS, max_calls=MAX_CALLS)
-        server = RpcServer(SERVICE, interceptor=interceptor, tls=settings.tls)
+        allow_files(settings.max_connections)
+        max_calls = -(-4 * settings.max_connections // 3)  # three quarters may be streams: one for each connection
+        interceptor = RpcInterceptor(rpc_metrics, max_seconds=MAX_UNARY_SECONDS, max_calls=max_calls)
+        server = RpcServer(SERVICE, interceptor=interceptor, tls=settings.tls, max_connections=settings.max_connections)
         learner_pb2_grpc.add_LearnerServiceServicer_to_server(parts.servicer, server.grpc)
         stopped = asyncio.ensure_future(wait_for_signal())
         address = await server.start(settings.listen)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from leco.rpc.server import MAX_CONNECTIONS
 from services import flags
 from services.learner.device import device_name, local_ranks
 
@@ -41,6 +42,7 @@ class LearnerSettings:
     threads: int
     when_done: WhenDone = "exit"
     ranks: int = 1
+    max_connections: int = MAX_CONNECTIONS
 
 
 def read_settings(arguments: Sequence[str]) -> LearnerSettings:
@@ -85,6 +87,13 @@ def read_settings(arguments: Sequence[str]) -> LearnerSettings:
         metavar="WHAT",
         help="after all frames: exit, or wait for SIGTERM, for who would start it again (Kubernetes)",
     )
+    parser.setting(
+        "--max-connections",
+        default=str(MAX_CONNECTIONS),
+        kind=flags.whole_number(8, 65536),
+        metavar="N",
+        help="connections at once, one for each actor; two thirds of them may come from one address",
+    )
     parsed = parser.parse_args(arguments)
     if parsed.run_dir is None:
         parser.error("--run-dir is missing: name the folder that keeps the run, for example --run-dir runs/first")
@@ -101,4 +110,5 @@ def read_settings(arguments: Sequence[str]) -> LearnerSettings:
         threads=parsed.threads,
         when_done=parsed.when_done,
         ranks=parsed.ranks,
+        max_connections=parsed.max_connections,
     )

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from leco.types import ParameterSnapshot, RunSpecification
     from services.learner.metrics import LearnerMetrics
-    from services.learner.trajectory_queue import Stream, TrajectoryQueue
+    from services.learner.streams import Stream
+    from services.learner.trajectory_queue import TrajectoryQueue
 
 log = structlog.get_logger(__name__)
 

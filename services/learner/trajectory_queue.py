@@ -18,29 +18,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import heapq
 import itertools
 import math
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import grpc
 
 from leco.rpc.codec import CodecError
 from leco.rpc.interceptor import Refusal
+from services.learner.streams import Line, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from leco.types import EpisodeSummary, Trajectory
     from services.learner.metrics import DropReason, LearnerMetrics
+    from services.learner.streams import CloseStatus
 
 FAILED_PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
-CloseStatus = tuple[grpc.StatusCode, str]
 STOPPING: CloseStatus = (grpc.StatusCode.UNAVAILABLE, "the learner is stopping; connect again later")
 # Longer than an actor takes for an unroll; a simulator that loads levels may take longer, and then connects again.
 UNUSED_SECONDS = 15.0
@@ -50,66 +48,6 @@ UNUSED: CloseStatus = (
     f"credits were not used for {UNUSED_SECONDS:g} s, and other actors wait for them; connect again",
 )
 TAKEN_OVER: CloseStatus = (grpc.StatusCode.ALREADY_EXISTS, "another stream of the same incarnation took over")
-
-
-@dataclass(eq=False, slots=True)
-class Stream:
-    """An actor's Push stream. Of the event loop only."""
-
-    incarnation: bytes
-    last: int | None  # the highest number taken of the incarnation; None if this learner has taken none
-    matters_until: int  # the newest version with which something of it, sent again, would be taken again; 0 for nothing
-    turn: int  # when it was last granted a credit; a smaller number is longer ago
-    credits: int = 0  # granted and not used yet
-    delivered: bool = False  # whether it has used one
-    idle_since: float = 0.0  # when it last used a credit, or got one after it had none
-    open: bool = True  # whether it may still send
-    ending: CloseStatus | None = None  # not an exception, whose traceback would keep the request in memory
-    _untold_credits: int = 0
-    _untold: bool = True  # all that is untold is one answer, so an actor that does not read costs nothing
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
-    _granted: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def may_send(self) -> bool:
-        """Waits for a credit; False if the stream ends before."""
-        while self.open and self.credits == 0:
-            self._granted.clear()
-            await self._granted.wait()
-        return self.open
-
-    async def news(self) -> tuple[int, int] | None:
-        """The number acknowledged and new credits, as soon as there is something to tell; None at the end of the stream."""
-        while not self._untold:
-            if not self.open:
-                return None
-            self._changed.clear()
-            await self._changed.wait()
-        self._untold = False
-        new_credits, self._untold_credits = self._untold_credits, 0
-        return self.last or 0, new_credits
-
-    def grant(self, turn: int) -> None:
-        """Adds a credit."""
-        if self.credits == 0:
-            self.idle_since = time.monotonic()
-        self.turn = turn
-        self.credits += 1
-        self._granted.set()
-        self._untold_credits += 1
-        self.tell()
-
-    def end(self, ending: CloseStatus | None) -> None:
-        """Ends the stream, after what is untold was told; credits end with it."""
-        self.open = False
-        self.ending = ending
-        self.credits = self._untold_credits = 0
-        self._changed.set()
-        self._granted.set()
-
-    def tell(self) -> None:
-        """Has the actor told where it stands, also if that is nothing new."""
-        self._untold = True
-        self._changed.set()
 
 
 class TrajectoryQueue:
@@ -148,10 +86,15 @@ class TrajectoryQueue:
         self._metrics, self._on_episodes = metrics, on_episodes
         self._queue: deque[Trajectory] = deque()
         self._newest, self._draining, self._closed = 0, False, False
-        self._changed = threading.Condition()  # guards the four above
+        self._wanted = 0  # how many trajectories the trainer waits for
+        self._changed = threading.Condition()  # guards the five above
         self._loop: asyncio.AbstractEventLoop | None = None
         self._streams: dict[bytes, Stream] = {}
+        self._delivered = 0  # how many of them have delivered; the others are newcomers
+        self._known, self._new = Line(delivered=True), Line(delivered=False)
+        self._on_trial: dict[Stream, None] = {}  # newcomers with credits, in the order in which they got them
         self._outstanding = 0  # credits of all streams
+        self._lent = 0  # of them, those of newcomers
         self._held = 0  # places of what was taken with `hold`
         self._turns = itertools.count()
         self._remembered: dict[
@@ -169,8 +112,9 @@ class TrajectoryQueue:
         last, matters_until = self._remembered.pop(incarnation, (None, 0))
         stream = Stream(incarnation, last, matters_until, next(self._turns))
         self._streams[incarnation] = stream
+        self._new.add(stream)
         self._grant()
-        self._take_back(newcomers_only=True)
+        self._take_back_from_newcomers()
         return stream
 
     def offer(self, stream: Stream, trajectory: Trajectory) -> None:
@@ -179,9 +123,14 @@ class TrajectoryQueue:
             raise Refusal(
                 FAILED_PRECONDITION, "a trajectory came without a credit; expected none before one is granted"
             )
+        if not stream.delivered:
+            self._end_trial(stream)
+            stream.delivered = True
+            self._delivered += 1
         stream.credits -= 1
         self._outstanding -= 1
-        stream.delivered, stream.idle_since = True, time.monotonic()
+        stream.idle_since = time.monotonic()
+        self._known.add(stream)
         if reason := self._put(trajectory, stream.last):
             self._metrics.dropped(reason)
         else:
@@ -209,7 +158,8 @@ class TrajectoryQueue:
             if self._needs_counts and trajectory.count is None:
                 return "uncounted"
             self._queue.append(trajectory)
-            self._changed.notify()
+            if len(self._queue) >= self._wanted:  # or the trainer would wake up for each of a batch
+                self._changed.notify()
         return None
 
     def leave(self, stream: Stream, ending: CloseStatus | None = None) -> None:
@@ -217,6 +167,8 @@ class TrajectoryQueue:
         if not stream.open:
             return
         del self._streams[stream.incarnation]
+        self._end_trial(stream)
+        self._delivered -= stream.delivered
         self._outstanding -= stream.credits
         stream.end(ending)
         self._remember(stream)
@@ -238,46 +190,56 @@ class TrajectoryQueue:
         for stream in list(self._streams.values()):
             self.leave(stream, STOPPING)
 
+    def _end_trial(self, stream: Stream) -> None:
+        """Has its credits count as those of others, if it is a newcomer."""
+        if stream in self._on_trial:
+            del self._on_trial[stream]
+            self._lent -= stream.credits
+
     def _grant(self) -> None:
-        """Gives free places to the streams."""
+        """Gives free places to the streams. What it takes depends on how many it gives, and not on how many streams wait."""
         with self._changed:
             queued, draining = len(self._queue), self._draining
         if not draining:
-            known = [stream for stream in self._streams.values() if stream.delivered]
-            new = [stream for stream in self._streams.values() if not stream.delivered]
-            free = self._capacity - queued - self._outstanding - self._held
-            if known:
-                on_trial = sum(stream.credits for stream in new)
-                free -= self._deal(known, free + min(on_trial, self._newcomers), self._window)
-                if self._deal(new, self._newcomers + min(free, -on_trial), 1) and self._loop is not None:
-                    self._loop.call_later(UNUSED_SECONDS, functools.partial(self._take_back, newcomers_only=True))
+            free, lent = self._capacity - queued - self._outstanding - self._held, self._lent
+            if self._delivered:
+                free -= self._deal(self._known, free + min(lent, self._newcomers), self._window)
+                if self._deal(self._new, self._newcomers + min(free, -lent), 1) and self._loop is not None:
+                    self._loop.call_later(UNUSED_SECONDS, self._take_back_from_newcomers)
             else:
-                self._deal(new, free, self._window)
+                self._deal(self._new, free, self._window)
         self._metrics.places(queued=queued, outstanding=self._outstanding, streams=len(self._streams))
 
-    def _deal(self, streams: Sequence[Stream], places: int, window: int) -> int:
+    def _deal(self, line: Line, places: int, window: int) -> int:
         """Gives at most so many credits, so that no stream holds more than `window`. Returns how many were given."""
         given = 0
-        waiting = [(one.credits, one.turn, one) for one in streams if one.credits < window]
-        heapq.heapify(waiting)
-        while given < places and waiting:
-            stream = heapq.heappop(waiting)[2]
+        while given < places and (stream := line.first()) is not None and stream.credits < window:
             stream.grant(next(self._turns))
+            line.add(stream)
             given += 1
-            if stream.credits < window:
-                heapq.heappush(waiting, (stream.credits, stream.turn, stream))
+            if not stream.delivered:
+                self._on_trial.setdefault(stream)
+                self._lent += 1
         self._outstanding += given
         return given
 
-    def _take_back(self, *, newcomers_only: bool = False) -> None:
+    def _take_back(self) -> None:
         """Ends streams that leave their credits unused, if others have none."""
-        streams = [one for one in self._streams.values() if not (newcomers_only and one.delivered)]
+        streams = list(self._streams.values())
         if all(one.credits > 0 for one in streams):
             return
         latest = time.monotonic() - UNUSED_SECONDS
         for one in streams:
             if one.credits > 0 and one.idle_since <= latest:
                 self.leave(one, UNUSED)
+
+    def _take_back_from_newcomers(self) -> None:
+        """The same among newcomers: those that have had theirs for the longest give way to those that have none."""
+        if len(self._streams) - self._delivered == len(self._on_trial):
+            return
+        latest = time.monotonic() - UNUSED_SECONDS
+        for one in list(itertools.takewhile(lambda each: each.idle_since <= latest, self._on_trial)):
+            self.leave(one, UNUSED)
 
     def take(self, count: int, timeout: float | None = None, *, hold: bool = False) -> list[Trajectory] | None:
         """The next `count` trajectories in order of arrival; None if they do not come in time or never will (drained, closed).
@@ -287,7 +249,7 @@ class TrajectoryQueue:
         if not 1 <= count <= self._capacity:
             raise ValueError(f"count is {count}, expected 1 to {self._capacity}, the capacity")
         with self._changed:
-            deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+            self._wanted, deadline = count, time.monotonic() + (math.inf if timeout is None else timeout)
             while not self._changed.wait_for(
                 lambda: self._draining or len(self._queue) >= count, min(STARVED_SECONDS, deadline - time.monotonic())
             ):

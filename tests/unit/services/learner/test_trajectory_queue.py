@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,17 @@ from prometheus_client import CollectorRegistry
 from leco.rpc.codec import CodecError
 from leco.rpc.interceptor import Refusal
 from leco.types import EpisodeSummary, Trajectory
+from services.learner import streams
 from services.learner import trajectory_queue as module
 from services.learner.metrics import LearnerMetrics
-from services.learner.trajectory_queue import Stream, TrajectoryQueue
-from support.waiting import PATIENCE
+from services.learner.trajectory_queue import TrajectoryQueue
+from support.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
+    from types import FrameType
+
+    from services.learner.streams import Stream
 
 EPISODE = EpisodeSummary(1.5, 7, success=True)
 
@@ -520,12 +525,69 @@ def test_whatever_happens_no_place_is_given_twice_and_none_is_lost(seed: int) ->
     asyncio.run(test())
 
 
+def test_what_a_trajectory_costs_does_not_depend_on_how_many_streams_wait() -> None:
+    """Counted are the interpreter's steps, which are the same on every machine."""
+
+    async def steps(idle: int) -> int:
+        case = Case(capacity=idle + 8, window=1, max_policy_lag=100, needs_counts=True)
+        for actor in range(1, idle):
+            other = case.queue.open(name(actor))
+            case.queue.offer(other, made(1, counted=False))
+        stream = case.queue.open(name(0))
+        case.queue.offer(stream, made(1, counted=False))
+        taken = 0
+
+        def count(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
+            nonlocal taken
+            frame.f_trace_opcodes = True
+            taken += event == "opcode"
+            return count
+
+        before = sys.gettrace()
+        sys.settrace(count)
+        try:
+            for number in range(2, 22):
+                case.queue.offer(stream, made(number, counted=False))
+            case.queue.leave(stream)
+            case.queue.open(name(idle))
+        finally:
+            sys.settrace(before)
+        return taken
+
+    few, many = asyncio.run(steps(10)), asyncio.run(steps(1000))
+    assert many < 1.2 * few
+
+
+@on_a_loop
+async def test_the_trainer_is_woken_up_for_a_batch_and_not_for_each_trajectory() -> None:
+    case = Case(capacity=8, window=8)
+    stream = case.queue.open(name(1))
+    taking = asyncio.create_task(asyncio.to_thread(case.queue.take, 8, PATIENCE))
+    await asyncio.to_thread(until, lambda: case.queue._wanted == 8)
+    woken = 0
+    notify = case.queue._changed.notify
+
+    def noted(n: int = 1) -> None:
+        nonlocal woken
+        woken += 1
+        notify(n)
+
+    case.queue._changed.notify = noted  # type: ignore[method-assign]
+    for number in range(1, 9):
+        case.queue.offer(stream, made(number))
+    taken = await taking
+    assert taken is not None
+    assert [each.number for each in taken] == list(range(1, 9))
+    assert woken == 1
+
+
 class Turned:
     """The module's clock, which a test turns."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(module, "time", self)
+        for each in (module, streams):
+            monkeypatch.setattr(each, "time", self)
 
     def monotonic(self) -> float:
         return self.now
