@@ -25,6 +25,7 @@ DASHES: tuple[str | tuple[float, tuple[float, ...]], ...] = ("-", (0, (5, 2)), (
 REWARD_COLOURS = {"r_ep": "#0072B2", "r_ta": "#D55E00", "r_i": "#777777"}
 INK = "#1d2327"  # text and axes; in a page it becomes the colour of the text around it
 PANEL = (4.8, 3.3)  # inches: as wide as a phone shows without making the letters too small
+LEGEND_ROWS, LEGEND_ROW = 2, 0.2  # rows of a legend that a panel has room for; inches that each of the others adds
 DPI = 150
 
 
@@ -79,8 +80,10 @@ def legend_below(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if labels:
         letters = 66 * figure.get_figwidth() / PANEL[0]  # that fit in a line, and a sample of each line takes six
-        columns = int(letters // (max(map(len, labels)) + 6))
-        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, min(columns, len(labels))))
+        columns = max(1, min(int(letters // (max(map(len, labels)) + 6)), len(labels)))
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+        rows = -(-len(labels) // columns)
+        figure.set_figheight(figure.get_figheight() + LEGEND_ROW * max(0, rows - LEGEND_ROWS))
 
 
 def save_png(figure: Figure, path: Path) -> None:
