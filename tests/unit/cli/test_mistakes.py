@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from leco.cli import train
+from leco.cli import train, training
+from leco.cli.child import Child
 from leco.cli.main import COMMANDS, main
 from leco.config.experiment import ConfigError
 from leco.words import nearest
@@ -146,8 +147,8 @@ def test_a_store_that_does_not_answer_is_said_before_anything_starts(
         assert f"leco train: the store {address}/0 does not answer (" in said
         assert "): start it, or choose another with --store" in said
         assert not run.exists()
-        monkeypatch.setattr(train, "_watch", lambda *_: 0)
-        monkeypatch.setattr(train.Child, "start", lambda _: None)
+        monkeypatch.setattr(training, "_watch", lambda *_: 0)
+        monkeypatch.setattr(Child, "start", lambda _: None)
         with pytest.raises(SystemExit) as ended:
             train.main([*typed[1:], "--method=no-int"])  # which counts nothing
         assert ended.value.code == 0
