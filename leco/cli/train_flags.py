@@ -72,7 +72,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=PROJECT,
         metavar="PROJECT",
-        help=f"also send curves and configuration to Weights & Biases (default project: {PROJECT}); needs the extra wandb",
+        help=f"also send curves, configuration and films to Weights & Biases (default project: {PROJECT}); needs the extra wandb",
     )
     parser.add_argument(
         "--threads",
