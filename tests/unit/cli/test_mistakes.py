@@ -40,6 +40,7 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (["train", "--task", "Pendulum-v1"], "Pendulum-v1 cannot be learned: its actions are continuous"),
     (["train", *EMPTY, "--env-kwargs", "size"], "--env-kwargs size: expected NAME=VALUE, for example size=8"),
     (["train", *EMPTY, "--wrapper", "nope"], "'nope' is no wrapper: write module:Class"),
+    (["tasks", "KeyCorridorS3R3", "--env-kwargs", "size=7"], "cannot be made with {'size': 7}: TypeError: "),
     (["tasks", "Cartpole-v1"], "there is no task 'Cartpole-v1'; did you mean 'CartPole-v1'?"),
     (["train", *EMPTY, "--set", "alpha=0.1"], "there is no key alpha; did you mean training.alpha?"),
     (["train", *EMPTY, "--set", "batchsize=8"], "there is no key batchsize; did you mean learner.batch_size?"),
