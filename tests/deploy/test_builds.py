@@ -396,8 +396,8 @@ def test_the_readmes_overlay_gives_actors_a_module_of_ones_own(tmp_path: Path) -
         (K8S / "README.md").read_text(),
         re.MULTILINE | re.DOTALL,
     )
-    for each in ("base", "components", "minigrid"):
-        shutil.copytree(K8S / each, tmp_path / each)
+    for part in ("base", "components", "minigrid"):
+        shutil.copytree(K8S / part, tmp_path / part)
     folder = tmp_path / "rooms"
     folder.mkdir()
     (folder / "kustomization.yaml").write_text(overlay)
