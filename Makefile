@@ -36,6 +36,7 @@ lint: $(READY) proto-check ## ruff, mypy --strict, import rules, proto checks
 	$(BIN)/lint-imports
 	$(BIN)/python deploy/observability/derive.py --check
 	$(BIN)/python docs/derive_settings.py --check
+	$(BIN)/python docs/derive_hardware.py --check
 
 .venv-checkov: # its own, because it pins a hundred packages
 	@$(PYTHON) -m venv $@

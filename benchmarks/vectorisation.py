@@ -1,7 +1,8 @@
 """How fast environments of Gymnasium are stepped: by leco, by Stable-Baselines3, and by Gymnasium's own vectors, as CleanRL does.
 
-Environment steps per second with actions drawn evenly, of CartPole and of an environment whose step takes a given time of a
-processor. All in one run, one after the other, so that what else the machine does is shared; the ratios count.
+Actions are drawn evenly, in CartPole and in an environment whose step takes a given time of a processor. All ways are open at the
+same time and take short turns, in a new order each round, so that whatever else the machine does falls on all of them. Of each
+round the rate of a way is divided by that of SB3's DummyVecEnv; the table has the medians over rounds, with their quartiles.
 
     pip install stable-baselines3
     python benchmarks/vectorisation.py
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +24,14 @@ from leco.envs.registry import find_task, make
 from leco.envs.task import EnvironmentConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     # Takes actions [E], steps all environments once, and resets those that ended.
     Step = Callable[[Any], object]
 
 MILLISECONDS = (0.1, 1.0, 4.0)
 SPIN = "vectorisation:Spin-v0"  # this file is the module
+BASELINE = "SB3 DummyVecEnv"
 
 
 class Spin(gymnasium.Env[Any, Any]):
@@ -58,62 +60,83 @@ if "Spin-v0" not in gymnasium.registry:  # this file is both the program and the
 
 
 def rate(step: Step, num_envs: int, num_actions: int, seconds: float) -> float:
-    """Steps of single environments per second, after a second of warming up."""
-    random, done = np.random.default_rng(0), 0
-    for until in (time.perf_counter() + min(seconds, 1.0), None):
-        begin, done = time.perf_counter(), 0
-        end = until or begin + seconds
-        while time.perf_counter() < end:
-            step(random.integers(0, num_actions, num_envs))
-            done += num_envs
+    """Steps of single environments per second, over at least one step of all."""
+    random, done, begin = np.random.default_rng(0), 0, time.perf_counter()
+    while done == 0 or time.perf_counter() < begin + seconds:
+        step(random.integers(0, num_actions, num_envs))
+        done += num_envs
     return done / (time.perf_counter() - begin)
 
 
-def measure(task_id: str, kwargs: dict[str, Any], num_envs: int, seconds: float) -> dict[str, float]:
-    """The rate of each way."""
+def opened(stack: ExitStack, task_id: str, kwargs: dict[str, Any], num_envs: int) -> dict[str, Step]:
+    """Each way, reset and ready."""
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv  # noqa: PLC0415  # installed for this alone
 
-    made = [lambda: gymnasium.make(task_id.rpartition(":")[2], **kwargs)] * num_envs
-    found = {}
+    found: dict[str, Step] = {}
     for name, processes in (("leco", "never"), ("leco, processes", "always")):
-        given = EnvironmentConfig(kwargs=kwargs, processes=processes)  # type: ignore[arg-type]
-        task = find_task(task_id, given)
-        with closing(make(task, num_envs, 0)) as env:
-            env.reset()
-            found[name] = rate(env.step, num_envs, task.num_actions, seconds)
-    actions = task.num_actions
+        task = find_task(task_id, EnvironmentConfig(kwargs=kwargs, processes=processes))  # type: ignore[arg-type]
+        env = stack.enter_context(closing(make(task, num_envs, 0)))
+        env.reset()
+        found[name] = env.step
+    made = [lambda: gymnasium.make(task_id.rpartition(":")[2], **kwargs)] * num_envs
     forked = partial(SubprocVecEnv, start_method="fork")
-    for name, kind in (("SB3 DummyVecEnv", DummyVecEnv), ("SB3 SubprocVecEnv", forked)):
-        with closing(kind(made)) as vector:
-            vector.reset()
-            found[name] = rate(vector.step, num_envs, actions, seconds)
+    for name, kind in ((BASELINE, DummyVecEnv), ("SB3 SubprocVecEnv", forked)):
+        vector = stack.enter_context(closing(kind(made)))
+        vector.reset()
+        found[name] = vector.step
     for name, own in (
         ("Gymnasium SyncVectorEnv (CleanRL)", gymnasium.vector.SyncVectorEnv),
         ("Gymnasium AsyncVectorEnv", gymnasium.vector.AsyncVectorEnv),
     ):
-        with closing(own(made)) as envs:
-            envs.reset(seed=0)
-            found[name] = rate(envs.step, num_envs, actions, seconds)
+        envs = stack.enter_context(closing(own(made)))
+        envs.reset(seed=0)
+        found[name] = envs.step
     return found
+
+
+def measure(
+    task_id: str, kwargs: dict[str, Any], num_envs: int, *, rounds: int, seconds: float
+) -> dict[str, list[float]]:
+    """The rate of each way in each round."""
+    with ExitStack() as stack:
+        ways = opened(stack, task_id, kwargs, num_envs)
+        actions = find_task(task_id, EnvironmentConfig(kwargs=kwargs)).num_actions
+        order, random = list(ways), np.random.default_rng(1)
+        rates: dict[str, list[float]] = {name: [] for name in ways}
+        for number in range(rounds + 1):  # the first one warms up
+            random.shuffle(order)
+            for name in order:
+                found = rate(ways[name], num_envs, actions, seconds)
+                if number > 0:
+                    rates[name].append(found)
+    return rates
+
+
+def cell(rates: Mapping[str, Sequence[float]], name: str) -> str:
+    """The median rate, and the quartiles of the ratio."""
+    low, middle, high = np.quantile(np.divide(rates[name], rates[BASELINE]), (0.25, 0.5, 0.75))
+    return f"{np.median(rates[name]):,.0f} ({middle:.2f}; {low:.2f} to {high:.2f})"
 
 
 def main() -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--num-envs", type=int, default=16)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each turn")
     given = parser.parse_args()
     cases: dict[str, tuple[str, dict[str, Any]]] = {"CartPole-v1": ("CartPole-v1", {})}
     cases |= {f"a step of {ms:g} ms": (SPIN, {"milliseconds": ms}) for ms in MILLISECONDS}
-    columns = {
-        name: measure(task_id, kwargs, given.num_envs, given.seconds) for name, (task_id, kwargs) in cases.items()
-    }
+    how = {"rounds": given.rounds, "seconds": given.seconds}
+    columns = {name: measure(task_id, kwargs, given.num_envs, **how) for name, (task_id, kwargs) in cases.items()}
     print(f"{given.num_envs} environments, {len(os.sched_getaffinity(0))} processors, load {os.getloadavg()[0]:.1f}")
-    print("Environment steps per second; in brackets, how many times SB3's DummyVecEnv.\n")
+    print(
+        f"Environment steps per second, the median of {given.rounds} turns; in brackets, how many times {BASELINE} in the"
+    )
+    print("same round: the median, and the quartiles.\n")
     print(f"| | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
     for way in next(iter(columns.values())):
-        cells = (f"{each[way]:,.0f} ({each[way] / each['SB3 DummyVecEnv']:.2f})" for each in columns.values())
-        print(f"| {way} | {' | '.join(cells)} |")
+        print(f"| {way} | {' | '.join(cell(each, way) for each in columns.values())} |")
 
 
 if __name__ == "__main__":

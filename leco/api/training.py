@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leco.api.agent import Agent, evaluate, load
-from leco.cli.train import default_folder, last_lines
-from leco.cli.train import train as run_services
+from leco.cli.child import last_lines
+from leco.cli.train import default_folder
 from leco.cli.train_flags import experiment_for
+from leco.cli.training import train as run_services
 from leco.config.experiment import ConfigError
 from leco.evaluation.trained import read_experiment
 from leco.evaluation.zoo import is_entry

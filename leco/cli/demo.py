@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from leco.checkpoint.state_file import SavedStateError
-from leco.cli.train import train
+from leco.cli.training import train
 from leco.config.experiment import ConfigError, task_of
 from leco.config.toml import parse
 from leco.evaluation.record import make_recording

@@ -92,7 +92,8 @@ def _evaluate(given: argparse.Namespace, checkpoint: str) -> None:
         f"{counted(given.episodes, 'fresh episode')}\n"
     )
     sys.stdout.write(summary(result, task))
-    recording = make_recording(trained, keeper.episodes, run=given.run.resolve().name, checkpoint=checkpoint, **how)
+    where = {"run": given.run.resolve().name, "checkpoint": checkpoint}
+    recording = make_recording(trained, keeper.episodes, result=result, **where, **how)
     _record(given.run, recording, trained.experiment)
     if given.video is not None:
         from leco.evaluation.video import film  # noqa: PLC0415  # needs more packages

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from leco.cli.environment_flags import add_environment, environment_of
 from leco.config.experiment import ConfigError
 from leco.config.toml import parse, to_toml
 from leco.envs.registry import FAMILIES, TASKS
@@ -13,7 +14,7 @@ from leco.methods.table import METHODS, find_method
 from services.flags import Parser
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 def tasks(arguments: Sequence[str]) -> None:
@@ -24,10 +25,11 @@ def tasks(arguments: Sequence[str]) -> None:
         "Gymnasium: what leco finds of it, as an experiment's TOML has it.",
     )
     parser.add_argument("id", nargs="?", help="for example CartPole-v1, or my_module:MyEnv-v0")
-    name = parser.parse_args(arguments).id
-    if name is not None:
+    add_environment(parser)
+    given = parser.parse_args(arguments)
+    if given.id is not None:
         try:
-            sys.stdout.write(experiment_of(name))
+            sys.stdout.write(experiment_of(given.id, environment_of(given)))
         except ConfigError as error:
             parser.refuse(error)
         return
@@ -41,9 +43,14 @@ def tasks(arguments: Sequence[str]) -> None:
         sys.stdout.write(f"Played by {family.title}: {', '.join(named)}.\n")
 
 
-def experiment_of(name: str) -> str:
-    """The part of an experiment's TOML that says what is played."""
-    lines = to_toml(parse("", {"task": name})).splitlines()
+def experiment_of(name: str, environment: Mapping[str, object]) -> str:
+    """The part of an experiment's TOML that says what is played.
+
+    Args:
+        name: A task, or an id of Gymnasium.
+        environment: Keys of the section [environment].
+    """
+    lines = to_toml(parse("", {"task": name} | dict(environment))).splitlines()
     begin = lines.index("[environment]") if "[environment]" in lines else len(lines)
     return "\n".join([next(line for line in lines if line.startswith("task")), "", *lines[begin:]]).rstrip() + "\n"
 

@@ -6,10 +6,10 @@ import dataclasses
 import math
 import os
 import re
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leco.cli.environment_flags import add_environment, environment_of, pairs
 from leco.cli.wandb_log import PROJECT
 from leco.config.experiment import ConfigError, Experiment
 from leco.config.presets import PRESETS
@@ -19,7 +19,7 @@ from services.learner.device import device_name
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 DEFAULT_PRESET = "laptop"
 STORE = "LECO_HASHCOUNT_STORE"
@@ -72,7 +72,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=PROJECT,
         metavar="PROJECT",
-        help=f"also send curves and configuration to Weights & Biases (default project: {PROJECT}); needs the extra wandb",
+        help=f"also send curves, configuration and films to Weights & Biases (default project: {PROJECT}); needs the extra wandb",
     )
     parser.add_argument(
         "--threads",
@@ -87,25 +87,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=1,
         metavar="N",
         help="processes that make an update together, with --device cuda each on a GPU of its own (default: 1)",
-    )
-
-
-def add_environment(parser: argparse.ArgumentParser) -> None:
-    """The flags of how an environment is made."""
-    parser.add_argument(
-        "--env-kwargs",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=VALUE",
-        help="what the environment's constructor is given, for example --env-kwargs size=8",
-    )
-    parser.add_argument(
-        "--wrapper",
-        action="append",
-        metavar="MODULE:CLASS",
-        help="put around the environment, with arguments if need be: --wrapper 'gymnasium.wrappers:ResizeObservation(shape=(84, "
-        "84))'; may be repeated, the innermost first",
     )
 
 
@@ -136,12 +117,8 @@ def read_experiment(given: argparse.Namespace) -> Experiment:
         "seed": given.seed,
         "preset": given.preset or (DEFAULT_PRESET if file is None else None),
         "actors.num_envs": given.num_envs,
-        "environment.wrappers": given.wrapper,
     }
-    overrides |= _pairs("--set", given.set, "training.alpha=0.02")
-    overrides |= {
-        f"environment.kwargs.{key}": value for key, value in _pairs("--env-kwargs", given.env_kwargs, "size=8").items()
-    }
+    overrides |= pairs("--set", given.set, "training.alpha=0.02") | environment_of(given)
     if given.task is None and file is None:
         raise ConfigError("say what to solve: --task NAME (`leco tasks` lists them), or --config FILE")
     return experiment_for(text, overrides, given.actors)
@@ -172,19 +149,6 @@ def shared(experiment: Experiment, actors: int, overrides: Mapping[str, object])
     return experiment
 
 
-def _pairs(flag: str, given: Sequence[str], example: str) -> dict[str, object]:
-    """Values by name, as they are typed."""
-    found = {}
-    for each in given:
-        key, equals, value = each.partition("=")
-        if not equals:
-            raise ConfigError(
-                f"{flag} {each}: expected {'KEY' if flag == '--set' else 'NAME'}=VALUE, for example {example}"
-            )
-        found[key] = _value(value)
-    return found
-
-
 def read_rate(text: str) -> float:
     """A success rate as it is typed: 95%, 95 % or 0.95."""
     found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(%?)\s*", text)
@@ -192,11 +156,3 @@ def read_rate(text: str) -> float:
     if not 0 < rate <= 1:
         raise ValueError(f"{text!r} is no success rate: type one above 0 and up to 100%, as 95% or 0.95")
     return rate
-
-
-def _value(text: str) -> object:
-    """A value as TOML has it; a text needs no quotes here."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text

@@ -1,11 +1,14 @@
-"""A run's curves and configuration on Weights & Biases: `leco train --wandb`. It needs the extra `wandb`."""
+"""A run's curves, configuration and films on Weights & Biases: `leco train --wandb`. It needs the extra `wandb`."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
+import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from leco.cli.films import Films
 from leco.config.experiment import ConfigError
 from leco.config.toml import flat
 from services.learner.run_folder import check_same
@@ -14,12 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from leco.cli.films import Film
     from leco.cli.listeners import Listener
     from leco.config.experiment import Experiment
 
 PROJECT = "leco"
 ID = "wandb-id"  # a file of the run's folder, by which a run that goes on is the same one there
 X_AXIS = "frames"
+DRAW = ("imageio_ffmpeg", "matplotlib")  # packages of the extra `report`
 
 
 @contextlib.contextmanager
@@ -60,7 +65,15 @@ def wandb_listeners(project: str | None, experiment: Experiment, folder: Path) -
     def log(line: Mapping[str, float]) -> None:
         run.log(dict(line))
 
+    def show(film: Film) -> None:
+        run.log({X_AXIS: film.frames, "episode": wandb.Video(str(film.path), format="mp4")})
+
     try:
-        yield [log]
+        if all(map(find_spec, DRAW)):
+            with contextlib.closing(Films(folder, experiment, show)) as films:
+                yield [log, lambda _: films.look()]
+        else:
+            sys.stdout.write("no films on Weights & Biases: they need pip install 'leco[report]'\n")
+            yield [log]
     finally:
         run.finish()

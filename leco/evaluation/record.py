@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from leco.envs.task import Task
-    from leco.evaluation.rollout import Played
+    from leco.evaluation.rollout import Played, Result
     from leco.evaluation.trained import Trained
 
 
@@ -28,9 +28,23 @@ def recorded_episodes(task: Task, episodes: int) -> int:
 
 
 def make_recording(
-    trained: Trained, played: Sequence[Played], *, run: str, checkpoint: str, seed: int, greedy: bool
+    trained: Trained,
+    played: Sequence[Played],
+    *,
+    run: str,
+    checkpoint: str,
+    seed: int,
+    greedy: bool,
+    result: Result | None = None,
 ) -> Recording:
-    """Episodes that were played, and all that is known of them."""
+    """Episodes that were played, and all that is known of them.
+
+    Args:
+        trained: What played.
+        played: The episodes to record.
+        run, checkpoint, seed, greedy: As `Metadata` has them.
+        result: Of all episodes that were played, if these are only the first of them.
+    """
     experiment, task = trained.experiment, task_of(trained.experiment)
     scorer = EpisodeScorer(
         trained.networks,
@@ -57,6 +71,9 @@ def make_recording(
         image=task.layout.image,
         numbers=task.layout.numbers,
         masked=task.layout.actions > 0,
+        played=0 if result is None else len(result.returns_N),
+        success=None if result is None else result.success_rate,
+        mean_return=None if result is None else result.mean_return,
     )
     scenes = _Scenes(task)
     return Recording(metadata, tuple(_episode(each, scorer, scenes) for each in played))

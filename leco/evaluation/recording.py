@@ -81,6 +81,7 @@ class Metadata:
     leco        the version that recorded it
     solvable    whether the task calls episodes solved
     image, numbers, masked   what the bytes of an observation are (`leco.types.ObservationLayout`)
+    played, success, mean_return   of all episodes of the evaluation, of which the first are recorded; 0 and None if not known
     """
 
     run: str
@@ -99,6 +100,9 @@ class Metadata:
     image: tuple[int, int, int] | None = None
     numbers: int = 0
     masked: bool = False
+    played: int = 0
+    success: float | None = None
+    mean_return: float | None = None
 
     @property
     def layout(self) -> ObservationLayout:

@@ -173,15 +173,11 @@ def _maps(runs: Sequence[Run], drawing: _Drawing) -> Section:
 
 
 def _codes(runs: Sequence[Run], drawing: _Drawing) -> Section:
-    text = (
-        "Each row is a code of one episode: the cells in which the agent saw it, on a map of the level as it was at first, and "
-        "the observations that fell into it, as the agent saw them: it stands at the bottom and looks up. "
-        "New-hash rates and the use of the codebook are of all recorded episodes of the newest checkpoint."
-    )
-    section = Section("codes", "Codes", text)
+    section = Section("codes", "Codes", "")
     numbers = curves.numbered(runs)
     uses: dict[str, dict[str, gallery.Use]] = {}
     galleries: list[Shown] = []
+    mapped = False
     for (task, label), run in gallery.first_recorded(runs).items():
         newest = run.newest()
         use = gallery.use_of(newest, _codebook(run)) if newest is not None else None
@@ -189,6 +185,17 @@ def _codes(runs: Sequence[Run], drawing: _Drawing) -> Section:
             uses.setdefault(task, {})[label] = use
             if len(galleries) < MAPPED:
                 galleries += drawing.all([gallery.draw_gallery(run, newest)])
+                mapped |= newest.episodes[0].grid_GXY.size > 0
+    rows = (
+        "the cells in which the agent saw it, on a map of the level as it was at first, and the observations that fell into it, "
+        "as the agent saw them: it stands at the bottom and looks up"
+        if mapped
+        else "the observations that fell into it"
+    )
+    section.text = (
+        f"Each row is a code of one episode: {rows}. New-hash rates and the use of the codebook are of all recorded episodes of "
+        "the newest checkpoint."
+    )
     rates = [shown for task in uses for shown in drawing.all(gallery.draw_use(uses[task], numbers, task=task))]
     over_training = drawing.all(curves.draw(runs, curves.NEW_CODES, numbers=numbers))
     section.choices = [

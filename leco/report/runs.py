@@ -229,10 +229,19 @@ def _evaluations(folder: Path, missing: list[str], *, solvable: bool) -> dict[Pa
             missing.append(str(error).replace(f"{folder}/", ""))
             continue
         if not recording.metadata.greedy:
-            share = float(np.mean([each.solved for each in recording.episodes])) if solvable else math.nan
-            returns = float(np.mean([each.score for each in recording.episodes]))
-            found[path] = Evaluation(recording.metadata.updates, len(recording.episodes), share, returns)
+            found[path] = _evaluation(recording, solvable=solvable)
     return found
+
+
+def _evaluation(recording: Recording, *, solvable: bool) -> Evaluation:
+    """By all episodes that were played, if the recording says how these went; else by those in it."""
+    told, episodes = recording.metadata, recording.episodes
+    if told.success is not None and told.mean_return is not None:
+        count, share, returns = told.played, told.success, told.mean_return
+    else:
+        count, share = len(episodes), float(np.mean([each.solved for each in episodes]))
+        returns = float(np.mean([each.score for each in episodes]))
+    return Evaluation(told.updates, count, share if solvable else math.nan, returns)
 
 
 def find_known(name: str) -> Task | None:

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import sys
 import threading
+import traceback
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -52,10 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         act(settings, stopped)
     except ValueError as error:  # what no other start heals, such as a simulator that is not installed
+        if not _raised_here(error):
+            traceback.print_exception(error)
         sys.stderr.write(f"leco actor: {error}\n")
         sys.exit(flags.FINAL)
     except (OSError, learner_client.LearnerError) as error:
         sys.exit(f"leco actor: {error}")
+
+
+def _raised_here(error: ValueError) -> bool:
+    """Whether it is a sentence of ours, and not what somebody's environment has raised, who looks for the place."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals["__name__"]).partition(".")[0] in ("leco", "services")
 
 
 def act(settings: ActorSettings, stopped: threading.Event) -> None:

@@ -173,7 +173,7 @@ def build_learner(
     metrics_logger = MetricsLogger(
         settings.run_dir, state.updates, before=metadata, clock_zero=clock_zero(), settings=told
     )
-    episodes = EpisodeStats(metrics_logger.episodes)
+    episodes = EpisodeStats(metrics_logger.episodes, solvable=task.solvable)
     stack.callback(metrics_logger.close)
     queue = TrajectoryQueue(
         capacity=experiment.learner.queue_capacity,

@@ -52,9 +52,11 @@ class EpisodeStats:
 
     Args:
         before: How many there were before a run was resumed.
+        solvable: Whether the task calls episodes solved; otherwise there is no success to speak of.
     """
 
-    def __init__(self, before: int = 0) -> None:
+    def __init__(self, before: int = 0, *, solvable: bool = True) -> None:
+        self._solvable = solvable
         self._lock = threading.Lock()
         self._recent: deque[EpisodeSummary] = deque(maxlen=RECENT_EPISODES)
         self.total = before
@@ -75,11 +77,10 @@ class EpisodeStats:
         if not recent or len(recent) < expected:
             return {}
         count = len(recent)
-        return {
-            "return": sum(each.episode_return for each in recent) / count,
-            "success": sum(each.success for each in recent) / count,
-            "length": sum(each.length for each in recent) / count,
-        }
+        found = {"return": sum(each.episode_return for each in recent) / count}
+        if self._solvable:
+            found["success"] = sum(each.success for each in recent) / count
+        return {**found, "length": sum(each.length for each in recent) / count}
 
     @property
     def full(self) -> bool:

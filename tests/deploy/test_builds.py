@@ -388,3 +388,32 @@ def test_policies_let_through_just_what_the_services_say_to_each_other(overlay: 
     assert set(network(Built(overlay, ("redis-cluster",)))) == paths | of_cluster
     [deny] = [each for each in Built(overlay, ()).kinds("NetworkPolicy") if each["metadata"]["name"] == "default-deny"]
     assert deny["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+
+
+def test_the_readmes_overlay_gives_actors_a_module_of_ones_own(tmp_path: Path) -> None:
+    [overlay] = re.findall(
+        r'```yaml title="deploy/k8s/rooms/kustomization.yaml"\n(.*?)^```$',
+        (K8S / "README.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    for part in ("base", "components", "minigrid"):
+        shutil.copytree(K8S / part, tmp_path / part)
+    folder = tmp_path / "rooms"
+    folder.mkdir()
+    (folder / "kustomization.yaml").write_text(overlay)
+    (folder / "my_rooms.py").write_text("import gymnasium\n")
+    (folder / "experiment.toml").write_text('task = "my_rooms:MyRooms-v0"\n')
+    objects = build(folder)
+    for each in objects:
+        validate(json.dumps(each, sort_keys=True))
+    found = {(each["kind"], re.sub(r"-[a-z0-9]{10}$", "", each["metadata"]["name"])): each for each in objects}
+    assert found["ConfigMap", "modules"]["data"] == {"my_rooms.py": "import gymnasium\n"}
+    assert found["ConfigMap", "experiment"]["data"] == {"experiment.toml": 'task = "my_rooms:MyRooms-v0"\n'}
+    actor = found["Deployment", "actor"]["spec"]["template"]["spec"]
+    [container] = actor["containers"]
+    [mount] = [each for each in container["volumeMounts"] if each["name"] == "modules"]
+    assert (mount["mountPath"], mount["readOnly"]) == (container["workingDir"], True)
+    [volume] = [each for each in actor["volumes"] if each["name"] == "modules"]
+    assert volume["configMap"]["name"] == found["ConfigMap", "modules"]["metadata"]["name"]  # with its hash
+    learner = found["StatefulSet", "learner"]["spec"]["template"]["spec"]["containers"][0]
+    assert {"name": "LECO_LEARNER_RUN_DIR", "value": "/runs/rooms"} in learner["env"]

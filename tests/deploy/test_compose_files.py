@@ -165,6 +165,13 @@ def test_images_are_of_this_version_and_without_what_they_do_not_need() -> None:
         assert "HEALTHCHECK" in last
 
 
+def test_actors_are_started_in_the_folder_of_ones_own_modules() -> None:
+    """Where they look last: as a part of PYTHONPATH a folder called leco in it would stand for leco."""
+    assert mounted("actor") == {COMPOSE["services"]["actor"]["working_dir"]: "${LECO_MODULES}"}
+    assert "PYTHONPATH" not in dict(environment("actor"))
+    assert [each.name for each in (ROOT / ENV["LECO_MODULES"]).iterdir()] == ["README.md"]
+
+
 def test_nothing_is_pulled_that_is_built_or_not_wanted() -> None:
     """Compose pulls before it builds, and pulls a service that is scaled to 0."""
     services = COMPOSE["services"]

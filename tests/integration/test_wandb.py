@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import imageio.v3 as imageio
 import pytest
 from wandb.proto import wandb_internal_pb2
 
 from leco.report.metrics import read_table
+from support.paths import ROOT
 from support.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+FILM = "episode/path"
 RECORD: Any = wandb_internal_pb2.Record  # type: ignore[attr-defined]  # made as it is imported
 
 
@@ -51,7 +55,16 @@ def records(file: Path) -> list[Any]:
     return found
 
 
-def test_curves_and_configuration_are_kept_to_be_sent(tmp_path: Path) -> None:
+def history(found: list[Any]) -> list[dict[str, str]]:
+    """What was logged, as JSON by name, a dictionary for each call."""
+    return [
+        {(item.key or "/".join(item.nested_key)): item.value_json for item in each.history.item}
+        for each in found
+        if each.HasField("history")
+    ]
+
+
+def test_curves_configuration_and_films_are_kept_to_be_sent(tmp_path: Path) -> None:
     done = train(tmp_path, "--frames=8192", "--set=learner.log_every=1", "--wandb=mine", WANDB_MODE="offline")
     assert done.returncode == 0, done.stderr
     [file] = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
@@ -62,15 +75,32 @@ def test_curves_and_configuration_are_kept_to_be_sent(tmp_path: Path) -> None:
     config = {item.key: item.value_json for item in run.config.update}
     assert config["task"] == '"Empty-5x5"'
     assert config["training.gamma"] == "0.97"
-    history = [
-        {(item.key or "/".join(item.nested_key)): item.value_json for item in each.history.item}
-        for each in found
-        if each.HasField("history")
-    ]
-    assert [float(each["frames"]) for each in history] == read_table(tmp_path / "run" / "metrics.csv")[
-        "frames"
-    ].tolist()
-    assert "success" in history[-1]
+    lines = history(found)
+    curves = [each for each in lines if FILM not in each]
+    assert [float(each["frames"]) for each in curves] == read_table(tmp_path / "run" / "metrics.csv")["frames"].tolist()
+    assert "success" in curves[-1]
+    films = {each["frames"]: json.loads(each[FILM]) for each in lines if FILM in each}
+    assert list(films) == ["4096", "8192"]  # milestones: half of the training, and all of it
+    for each in films.values():
+        assert imageio.improps(file.parent / "files" / each, plugin="FFMPEG").shape[1:] == (480, 960, 3)
+    assert not list(tmp_path.glob("run/recordings/*"))  # which are what somebody evaluated
+
+
+def test_a_run_that_goes_on_sends_only_new_films(tmp_path: Path) -> None:
+    for frames in (4096, 8192):
+        done = train(tmp_path, f"--frames={frames}", "--set=learner.milestones=1", "--wandb", WANDB_MODE="offline")
+        assert done.returncode == 0, done.stderr
+    sent = [history(records(each)) for each in (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")]
+    assert sorted([line["frames"] for line in lines if FILM in line] for lines in sent) == [["4096"], ["8192"]]
+
+
+def test_what_cannot_draw_sends_curves_alone(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['matplotlib'] = None\n")
+    done = train(tmp_path, "--frames=4096", "--wandb", WANDB_MODE="offline", PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert done.returncode == 0, done.stderr
+    assert "no films on Weights & Biases: they need pip install 'leco[report]'" in done.stdout
+    [file] = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
+    assert [line["frames"] for line in history(records(file))] == ["4096"]
 
 
 def test_without_a_key_it_says_so_before_anything_begins(tmp_path: Path) -> None:

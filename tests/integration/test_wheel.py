@@ -115,6 +115,23 @@ def test_the_wheel_trains_and_plays_outside_of_the_repository_with_the_extras_th
     assert shown.returncode == 0, shown.stderr
 
 
+@pytest.mark.parametrize("repository", ["", "https://git.example.com/leco/"])
+def test_no_link_of_its_description_leads_nowhere(repository: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path)]
+    env = os.environ | {"LECO_REPOSITORY_URL": repository}
+    subprocess.run([*command, "."], cwd=ROOT, env=env, check=True, capture_output=True, timeout=PATIENCE)
+    [wheel] = tmp_path.glob("leco-*.whl")
+    with zipfile.ZipFile(wheel) as file:
+        [name] = [each for each in file.namelist() if each.endswith(".dist-info/METADATA")]
+        told = file.read(name).decode()
+    assert "Description-Content-Type: text/markdown" in told
+    links = re.findall(r"\]\(([^)]+)\)", told.replace("(#", ""))
+    assert all(each.startswith("https://") for each in links)
+    of_the_repository = {each.removeprefix(repository) for each in links if repository and each.startswith(repository)}
+    assert ("blob/main/docs/compose.md" in of_the_repository) == bool(repository)
+    assert ("raw/main/docs/results/demo_multiroom_n6.gif" in of_the_repository) == bool(repository)
+
+
 def test_the_zoo_comes_with_the_wheel(installed: Installed) -> None:
     listed = installed.run("zoo", extras=("actor", "learner"))
     assert "KeyCorridorS4R3" in listed.stdout, listed.stderr

@@ -7,6 +7,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from minigrid.core.grid import Grid
+from minigrid.core.mission import MissionSpace
+from minigrid.core.world_object import Goal
+from minigrid.minigrid_env import MiniGridEnv
 
 
 class Counting(gymnasium.Env[Any, Any]):
@@ -89,6 +93,22 @@ class Radar(gymnasium.Env[Any, Any]):
         return self._seen(), float(action), False, False, {}
 
 
+class Corridor(MiniGridEnv):
+    """A subclass of MiniGrid's: walk to the goal at the other end."""
+
+    def __init__(self, size: int = 6, **kwargs: Any) -> None:
+        mission = MissionSpace(lambda: "walk to the goal")
+        super().__init__(mission_space=mission, grid_size=size, max_steps=8, **kwargs)
+
+    def _gen_grid(self, width: int, height: int) -> None:
+        self.grid = Grid(width, height)
+        self.grid.wall_rect(0, 0, width, height)
+        self.put_obj(Goal(), width - 2, height - 2)
+        self.place_agent(top=(1, 1), size=(2, height - 2))  # type: ignore[no-untyped-call]
+        self.mission = "walk to the goal"
+
+
+gymnasium.register("Corridor-v0", entry_point="support.own_envs:Corridor")
 gymnasium.register("Counting-v0", entry_point="support.own_envs:Counting")
 gymnasium.register("Ladder-v0", entry_point="support.own_envs:Ladder", max_episode_steps=60)
 gymnasium.register("Radar-v0", entry_point="support.own_envs:Radar", max_episode_steps=20)

@@ -34,17 +34,22 @@ class WatchProcess:
     Args:
         run: The run's folder.
         flags: More flags.
-        env: The environment, if not the same.
+        env, cwd: The environment and the folder that it is started in, if not the same.
     """
 
-    def __init__(self, run: Path, *flags: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, run: Path, *flags: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> None:
         self._command = [sys.executable, "-P", "-m", "leco", "watch", str(run), *flags]
-        self._env = env
+        self._env, self._cwd = env, cwd
         self.lines: list[str] = []
 
     def __enter__(self) -> Self:
         self.child = subprocess.Popen(
-            self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self._env
+            self._command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self._env,
+            cwd=self._cwd,
         )
         assert self.child.stdout is not None
         first = self.child.stdout.readline()

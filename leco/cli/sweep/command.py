@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from leco.checkpoint.folder_lock import take
+from leco.cli.environment_flags import add_environment
 from leco.cli.sweep.folder import Asked, check_folder
 from leco.cli.sweep.jobs import Job, Sweep, present_commit
 from leco.cli.sweep.plan import plan
 from leco.cli.sweep.results import draw_task, gather, grouped, write_csv, write_markdown
 from leco.cli.sweep.view import View, overall, sentence
-from leco.cli.train_flags import UNTIL_HELP, add_device, add_environment, read_rate
+from leco.cli.train_flags import UNTIL_HELP, add_device, read_rate
 from leco.config.experiment import ConfigError
 from leco.config.presets import PRESETS
 from leco.words import counted

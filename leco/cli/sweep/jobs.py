@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from leco.checkpoint.atomic_file import atomic_write
 from leco.checkpoint.trained import frames_of_update, trained_updates
+from leco.cli.child import LECO, POLL_SECONDS, Child, last_lines
 from leco.cli.sweep.folder import evaluation, last_metrics, needs
-from leco.cli.train import LECO, POLL_SECONDS, Child, last_lines
 from leco.config.toml import to_toml
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from leco.checkpoint.trained import trained_updates
-from leco.cli.train import Child, last_lines
+from leco.cli.child import Child, last_lines
 from leco.cli.watch.pictures import different_moments
 from leco.evaluation.recording import Metadata, RecordingError, read_recording
 from leco.evaluation.zoo import is_entry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from leco.references import import_named, load_object
 from leco.words import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from gymnasium.envs.registration import EnvSpec
 
@@ -99,13 +100,21 @@ def make_one(
     """
     spec = deepcopy(find_spec(name))
     shown: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
-    try:
+    with making(name, kwargs):
         env: gymnasium.Env[Any, Any] = gymnasium.make(spec, disable_env_checker=True, **shown, **kwargs)
-    except (TypeError, gymnasium_error.Error, ImportError) as problem:
-        raise ValueError(f"{name} cannot be made with {dict(kwargs)}: {problem}") from problem
     for wrapper in wrappers:
         env = wrapped(env, wrapper)
     return env
+
+
+@contextmanager
+def making(name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Says of whatever a constructor raises which environment it was, in a ValueError."""
+    try:
+        yield
+    except Exception as problem:  # other people's code
+        why = f"{type(problem).__name__}: {problem}" if str(problem) else type(problem).__name__
+        raise ValueError(f"{name} cannot be made with {dict(kwargs)}: {why}") from problem
 
 
 def wrapped(env: gymnasium.Env[Any, Any], wrapper: str) -> gymnasium.Env[Any, Any]:

@@ -95,12 +95,15 @@ def other(name: str, given: EnvironmentConfig) -> tuple[Task | None, Iterable[st
         return None, ()
     import gymnasium
 
+    from leco.envs.gymnasium.making import making
     from leco.envs.minigrid.reference import limits, make_one, specification
 
     ids = [known for known in gymnasium.registry if known.startswith(_PREFIX)]
     if ":" not in name and name not in ids:
         return None, ids
-    found = limits(make_one(specification(name, given.kwargs)))
+    spec = specification(name, given.kwargs)
+    with making(name, given.kwargs):
+        found = limits(make_one(spec))
     if found is None:
         return None, ids
     num_actions, max_steps = found

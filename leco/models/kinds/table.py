@@ -138,7 +138,8 @@ def picture_kind(shape: tuple[int, int, int]) -> Kind:
 
 
 # Numbers have no cells to hash: they are counted by bins, as many as `dsc_levels`. Their returns are of any size, and mostly
-# larger than MiniGrid's, which are at most 1.
+# larger than MiniGrid's, which are at most 1. Of bins most steps are soon first visits, in which no information is left: paid by
+# that, an agent that swings is worth no more than one that swings higher (decision 080).
 _NUMBERS_LAPTOP = """\
 [network]
 encoder = "paper"
@@ -147,6 +148,7 @@ encoder = "paper"
 gamma = 0.99
 reward_scale = 0.1
 entropy_cost = 0.005
+episodic_bonus = "first-visit"
 """
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from leco.cli import train
+from leco.cli import train, training
+from leco.cli.child import Child
 from leco.cli.main import COMMANDS, main
 from leco.config.experiment import ConfigError
 from leco.words import nearest
@@ -39,6 +40,7 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (["train", "--task", "Pendulum-v1"], "Pendulum-v1 cannot be learned: its actions are continuous"),
     (["train", *EMPTY, "--env-kwargs", "size"], "--env-kwargs size: expected NAME=VALUE, for example size=8"),
     (["train", *EMPTY, "--wrapper", "nope"], "'nope' is no wrapper: write module:Class"),
+    (["tasks", "KeyCorridorS3R3", "--env-kwargs", "size=7"], "cannot be made with {'size': 7}: TypeError: "),
     (["tasks", "Cartpole-v1"], "there is no task 'Cartpole-v1'; did you mean 'CartPole-v1'?"),
     (["train", *EMPTY, "--set", "alpha=0.1"], "there is no key alpha; did you mean training.alpha?"),
     (["train", *EMPTY, "--set", "batchsize=8"], "there is no key batchsize; did you mean learner.batch_size?"),
@@ -146,8 +148,8 @@ def test_a_store_that_does_not_answer_is_said_before_anything_starts(
         assert f"leco train: the store {address}/0 does not answer (" in said
         assert "): start it, or choose another with --store" in said
         assert not run.exists()
-        monkeypatch.setattr(train, "_watch", lambda *_: 0)
-        monkeypatch.setattr(train.Child, "start", lambda _: None)
+        monkeypatch.setattr(training, "_watch", lambda *_: 0)
+        monkeypatch.setattr(Child, "start", lambda _: None)
         with pytest.raises(SystemExit) as ended:
             train.main([*typed[1:], "--method=no-int"])  # which counts nothing
         assert ended.value.code == 0

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leco.checkpoint.folder_lock import locked
-from leco.cli import progress, tables, train
+from leco.cli import progress, tables, train, training
+from leco.cli.child import GIVE_UP_AFTER, MINUTE, Child
 from leco.cli.store import use_store
-from leco.cli.train import Child
 from leco.config.experiment import ConfigError
 from leco.config.toml import parse, to_toml
 from leco.envs.registry import TASKS
@@ -193,8 +193,8 @@ class Children:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.out = folder, io.StringIO()
         self.programs: dict[str, str] = {}
-        monkeypatch.setattr(train, "_children", self._children)
-        monkeypatch.setattr(train, "POLL_SECONDS", 0.01)
+        monkeypatch.setattr(training, "_children", self._children)
+        monkeypatch.setattr(training, "POLL_SECONDS", 0.01)
 
     def _children(self, *_: object, **__: object) -> tuple[Child, list[Child]]:
         made = [
@@ -207,7 +207,7 @@ class Children:
 
     def train(self, experiment: Experiment = EXPERIMENT, **rest: Any) -> int:
         how: dict[str, Any] = {"actors": 1, "store": "memory", "threads": 1, "out": self.out} | rest
-        return train.train(experiment, self.folder / "run", **how)
+        return training.train(experiment, self.folder / "run", **how)
 
     def starts(self, name: str) -> int:
         path = self.folder / "starts"
@@ -301,7 +301,7 @@ def test_a_child_that_dies_is_started_again(children: Children) -> None:
 def test_a_child_that_ends_all_the_time_is_given_up_with_its_last_words(children: Children) -> None:
     children.programs = {"learner": FOR_EVER, "hashcount": "echo the port is taken; exit 1"}
     assert children.train() == 1
-    assert children.starts("hashcount") == 1 + train.GIVE_UP_AFTER
+    assert children.starts("hashcount") == 1 + GIVE_UP_AFTER
     assert children.starts("learner") == 1
     said = [line for line in children.out.getvalue().splitlines() if "the port is taken" in line]
     log = children.folder / "hashcount.log"
@@ -374,7 +374,7 @@ def test_ends_after_a_long_life_do_not_count(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(time, "monotonic", lambda: now)
     child = Child("actor", ["true"], tmp_path / "log")
     child.start()
-    lives = [*[train.MINUTE] * 10, *[train.MINUTE / 2] * train.GIVE_UP_AFTER]  # also if it takes long to start
+    lives = [*[MINUTE] * 10, *[MINUTE / 2] * GIVE_UP_AFTER]  # also if it takes long to start
     again = []
     for life in lives:
         assert child.process is not None
@@ -405,7 +405,7 @@ def test_a_learner_in_a_long_update_is_waited_for_and_actors_that_do_not_listen_
     children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It saves after what is its time of three deaf actors; the hash-count service is there until then."""
-    monkeypatch.setattr(train, "SAYS_AFTER_SECONDS", 0.05)
+    monkeypatch.setattr(training, "SAYS_AFTER_SECONDS", 0.05)
     folder = children.folder
     saves = f"trap 'sleep 0.5; [ ! -e {folder}/hashcount.ended ] && touch {folder}/saved; exit 0' TERM"
     children.programs = {
@@ -472,7 +472,7 @@ def test_the_services_get_each_others_addresses_and_the_store_stays_off_the_comm
     def commands(method: str) -> dict[str, str]:
         experiment = parse("", {"task": "Empty-5x5", "method": method})
         how = {"actors": 2, "threads": 3, "ranks": 2}
-        first, rest = train._children(experiment, tmp_path, config, tmp_path, device="cuda:1", **how)
+        first, rest = training._children(experiment, tmp_path, config, tmp_path, device="cuda:1", **how)
         return {child.name: " ".join(child.command) for child in (first, *rest)}
 
     found = commands("leco")
@@ -494,7 +494,7 @@ def written(path: Path, *lines: Mapping[str, object]) -> None:
 
 
 def test_ports_are_none_that_an_outgoing_connection_may_have_before_the_service_does() -> None:
-    found = [train._free_ports(2) for _ in range(100)]
+    found = [training._free_ports(2) for _ in range(100)]
     assert all(one != other for one, other in found)
     assert max(map(max, found)) < 32_768, "from there on Linux gives them to connections"
 

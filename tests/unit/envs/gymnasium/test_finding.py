@@ -49,7 +49,14 @@ def test_wrappers_are_put_around_it_in_order() -> None:
         ),
         ("Cartpole-v1", {}, "there is no task 'Cartpole-v1'; did you mean 'CartPole-v1'"),
         ("Pendulum-v1", {}, "Pendulum-v1 cannot be learned: its actions are continuous"),
-        ("CartPole-v1", {"kwargs": {"size": 3}}, "CartPole-v1 cannot be made with {'size': 3}"),
+        ("CartPole-v1", {"kwargs": {"size": 3}}, "CartPole-v1 cannot be made with {'size': 3}: TypeError: "),
+        ("KeyCorridorS3R3", {"kwargs": {"size": 3}}, "cannot be made with {'size': 3}: TypeError: "),
+        ("MiniGrid-Empty-Random-6x6-v0", {"kwargs": {"size": 2}}, "cannot be made with {'size': 2}: AssertionError"),
+        (
+            "support.own_envs:Counting-v0",
+            {"kwargs": {"size": 3}},
+            "support.own_envs:Counting-v0 cannot be made with {'size': 3}: TypeError: ",
+        ),
         ("CartPole-v1", {"wrappers": ("nonsense",)}, "'nonsense' is no wrapper: write module:Class"),
         (
             "CartPole-v1",

@@ -205,6 +205,12 @@ def test_means_are_over_the_last_hundred_episodes() -> None:
     assert episodes.total == 102
 
 
+def test_a_task_that_calls_no_episode_solved_has_no_success() -> None:
+    episodes = EpisodeStats(solvable=False)
+    episodes.add(1, [EpisodeSummary(2.0, 10, success=False)])
+    assert episodes.means() == {"return": 2.0, "length": 10}
+
+
 BEFORE = {"seconds": 77.5, "episodes": 140, "frames": 20_000}  # what a checkpoint says
 
 
