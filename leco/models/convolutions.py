@@ -10,7 +10,7 @@ Shapes:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -58,22 +58,23 @@ class Layers(NamedTuple):
 
     def skip_back(
         self, dy_PCHW: Tensor, x_PBhw: Tensor, parameters: Sequence[Tensor], *, to_x: bool
-    ) -> tuple[Tensor | None, ...]:
+    ) -> tuple[Tensor | None, list[Tensor]]:
         """The gradients of x, if it is to have one, and of these parameters."""
         x_PBhw, leaves = x_PBhw.detach().requires_grad_(to_x), [each.detach().requires_grad_() for each in parameters]
         with torch.enable_grad():
             past = self.skipped(x_PBhw, leaves)
-        found = torch.autograd.grad(past, [x_PBhw, *leaves] if to_x else leaves, dy_PCHW)
-        return found if to_x else (None, *found)
+        found = list(torch.autograd.grad(past, [x_PBhw, *leaves] if to_x else leaves, dy_PCHW))
+        return (found[0], found[1:]) if to_x else (None, found)
 
     def shape(self, x_NBhw: Tensor) -> tuple[int, ...]:
         """Of what the convolution makes of all samples."""
         layer = self.convolution
-        sides = zip(x_NBhw.shape[2:], layer.kernel_size, layer.stride, layer.padding, strict=True)
+        edges = cast("tuple[int, int]", layer.padding)
+        sides = zip(x_NBhw.shape[2:], layer.kernel_size, layer.stride, edges, strict=True)
         if layer.transposed:
-            made = [(side - 1) * step - 2 * int(edge) + kernel for side, kernel, step, edge in sides]
+            made = [(side - 1) * step - 2 * edge + kernel for side, kernel, step, edge in sides]
         else:
-            made = [(side + 2 * int(edge) - kernel) // step + 1 for side, kernel, step, edge in sides]
+            made = [(side + 2 * edge - kernel) // step + 1 for side, kernel, step, edge in sides]
         return len(x_NBhw), layer.out_channels, *made
 
     def _arguments(self) -> tuple[Any, ...]:

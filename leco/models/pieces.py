@@ -43,8 +43,10 @@ def map_pieces(
         return act(x_N, *parameters)
     if not torch.is_grad_enabled():
         return torch.cat([act(x_N[each], *parameters) for each in slices])
-    again = {"use_reentrant": False, "preserve_rng_state": False}
-    return torch.cat([checkpoint(act, x_N[each], *parameters, **again) for each in slices])
+    features = [
+        checkpoint(act, x_N[each], *parameters, use_reentrant=False, preserve_rng_state=False) for each in slices
+    ]
+    return torch.cat(features)
 
 
 def sum_pieces(

@@ -45,6 +45,6 @@ def convolution_dtype(parameter: Tensor) -> torch.dtype:
 def multiplies_bfloat16(device: str) -> bool:
     """Whether a device ("cpu", "cuda") has products of bfloat16: AVX-512 BF16, AMX, or a GPU since Ampere."""
     if device == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     found = torch.cpu.get_capabilities()
     return device == "cpu" and bool(found.get("avx512_bf16") or found.get("amx_bf16"))

@@ -143,18 +143,22 @@ class _Normalise(torch.autograd.Function):
             torch.stack(each).sum(0)
             for each in zip(*(norm.gradients(c_NCHW[each], through_relu(each)) for each in slices), strict=True)
         )
-        back = norm.backwards(*all_sum(torch.stack([dgain_C, dbias_C])), c_NCHW.shape[2] * c_NCHW.shape[3])
+        all_dgain_C, all_dbias_C = all_sum(torch.stack([dgain_C, dbias_C]))
+        back = norm.backwards(all_dgain_C, all_dbias_C, c_NCHW.shape[2] * c_NCHW.shape[3])
         dx_NBhw = torch.empty_like(x_NBhw) if to_x else None
         grads = [torch.zeros_like(each) for each in (kernel, *skipping)]
         for each in slices:
             x_PBhw = x_NBhw[each]
             dc_PCHW = back(c_NCHW[each], through_relu(each), share_N[each]).to(x_NBhw.dtype)
-            dx_PBhw, *found = layers.convolve_back(dc_PCHW, x_PBhw, kernel, to_x=to_x)
-            if layers.skip is not None:
-                past_PBhw, *more = layers.skip_back(dy_NCHW[each], x_PBhw, skipping, to_x=to_x)
-                dx_PBhw, found = (dx_PBhw.add_(past_PBhw) if to_x else None), found + more
-            if dx_NBhw is not None:
+            dx_PBhw, dkernel = layers.convolve_back(dc_PCHW, x_PBhw, kernel, to_x=to_x)
+            found = [dkernel]
+            if dx_NBhw is not None and dx_PBhw is not None:
                 dx_NBhw[each] = dx_PBhw
+            if layers.skip is not None:
+                past_PBhw, more = layers.skip_back(dy_NCHW[each], x_PBhw, skipping, to_x=to_x)
+                found += more
+                if dx_NBhw is not None and past_PBhw is not None:
+                    dx_NBhw[each] += past_PBhw
             for grad, more_of_it in zip(grads, found, strict=True):
                 grad.add_(more_of_it)
         return None, dx_NBhw, None, grads[0], dgain_C, dbias_C, *grads[1:]
@@ -202,8 +206,9 @@ def _slices(layers: Layers, x_NBhw: Tensor) -> list[slice]:
 def _convolved(layers: Layers, x_NBhw: Tensor, kernel: Tensor, slices: Sequence[slice]) -> Tensor:
     if len(slices) == 1:
         return layers.convolve(x_NBhw, kernel)
-    like = {"dtype": x_NBhw.dtype, "device": x_NBhw.device, "memory_format": torch.channels_last}
-    c_NCHW = torch.empty(layers.shape(x_NBhw), **like)
+    c_NCHW = torch.empty(
+        layers.shape(x_NBhw), dtype=x_NBhw.dtype, device=x_NBhw.device, memory_format=torch.channels_last
+    )
     for each in slices:
         c_NCHW[each] = layers.convolve(x_NBhw[each], kernel)
     return c_NCHW

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from leco.models.autoencoder import Chain, Decoder, Normed, Residual, Scale, down, encode, up
+from leco.models.autoencoder import Chain, Decoder, Residual, Scale, down, encode, up
 from leco.models.exploration import Embedding
 from leco.models.intrinsic import WIDTH
 from leco.models.kinds.table import PIXELS, Autoencoder, Features
@@ -21,6 +21,7 @@ from leco.models.patches import patch_side
 from leco.models.pieces import map_pieces, pieces
 from leco.models.policy import PAPER_WIDTH, Policy, begin_orthogonal
 from leco.models.precision import convolution_dtype
+from leco.models.weighted_norm import Normed
 
 if TYPE_CHECKING:
     from leco.config.training import NetworkConfig
@@ -76,7 +77,7 @@ class _Encoder(nn.Sequential):
         slices = list(pieces(len(picture_NCHW), elements, picture_NCHW.device))
         if len(slices) == 1 and dtype == given[0].dtype:  # as each piece comes back here
             centred, *layers = self
-            x = centred(picture_NCHW).to(dtype)
+            x: Tensor = centred(picture_NCHW).to(dtype)
             for layer in layers:
                 x = layer(x)
             return x
