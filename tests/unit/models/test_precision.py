@@ -7,7 +7,7 @@ import contextvars
 import platform
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -51,7 +51,11 @@ def single(method: str, shape: tuple[int, int, int]) -> Networks:
 def batch_of(shape: tuple[int, int, int]) -> Batch:
     """In float32."""
     batch = make_batch() if shape == MINIGRID else picture_batch(shape)
-    return Batch(*(each.float() if each is not None and each.is_floating_point() else each for each in batch))
+    return Batch(**{name: _single(each) for name, each in batch._asdict().items()})
+
+
+def _single(tensor: Tensor | None) -> Any:
+    return tensor.float() if tensor is not None and tensor.is_floating_point() else tensor
 
 
 def alike(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
@@ -144,7 +148,7 @@ def test_tangents_of_a_policys_encoder_are_nearly_those_of_float32() -> None:
     directions = {name: 0.01 * torch.randn_like(each) for name, each in encoder.named_parameters()}
     tangents = []
     for setting in ("float32", "auto"):
-        with precision(setting), torch.no_grad(), forward_ad.dual_level():  # type: ignore[arg-type]
+        with precision(setting), torch.no_grad(), forward_ad.dual_level():
             duals = {n: forward_ad.make_dual(p.detach(), directions[n]) for n, p in encoder.named_parameters()}
             dual = functional_call(encoder, duals, picture)
             assert dual.dtype == torch.float32
