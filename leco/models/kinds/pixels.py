@@ -65,6 +65,7 @@ class PixelPolicy(Policy):
             layers=2,
             use_last_action_reward=True,
         )
+        self.encoder_takes_bytes = True
 
 
 class _Encoder(nn.Sequential):
@@ -77,14 +78,14 @@ class _Encoder(nn.Sequential):
         slices = list(pieces(len(picture_NCHW), elements, picture_NCHW.device))
         if len(slices) == 1 and dtype == given[0].dtype:  # as each piece comes back here
             centred, *layers = self
-            x: Tensor = centred(picture_NCHW).to(dtype)
+            x: Tensor = centred(picture_NCHW if picture_NCHW.is_floating_point() else picture_NCHW.to(dtype)).to(dtype)
             for layer in layers:
                 x = layer(x)
             return x
 
         def act(picture_PCHW: Tensor, *parameters: Tensor) -> Tensor:
             lowered = {name: each.to(dtype) for name, each in zip(names, parameters, strict=True)}
-            feature_PF: Tensor = functional_call(self, lowered, picture_PCHW)
+            feature_PF: Tensor = functional_call(self, lowered, picture_PCHW.to(parameters[0].dtype))
             return feature_PF.to(parameters[0].dtype)
 
         return map_pieces(act, picture_NCHW, given, slices)

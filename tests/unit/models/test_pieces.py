@@ -112,7 +112,7 @@ def test_a_norm_in_pieces_is_torchs_on_repeated_samples(
     ours = Normed(convolution, relu=relu).double()
     skip = skip and skip.double()
     parameters = [*ours.parameters(), *(skip.parameters() if skip else ())]
-    x = (5 + torch.randn(7, 3, 64, 48, dtype=torch.float64)).requires_grad_()
+    x = (5 + torch.randn(7, 3, 40, 32, dtype=torch.float64)).requires_grad_()
     index_M = torch.arange(7).repeat_interleave(WEIGHT_N.long())
     norm = nn.BatchNorm2d(5).double()
     norm.load_state_dict(ours.norm.state_dict())
