@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-_ELEMENTS = {"cpu": 1 << 21}  # of the largest activation: some megabytes, as caches have
+_ELEMENTS = {"cpu": 1 << 22}  # of the largest activation: some megabytes, as caches have
 _ON_GPUS = 1 << 28
 
 

@@ -25,7 +25,7 @@ from leco.models.convolutions import Layers
 from leco.models.pieces import pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 _KEPT = 1 << 26  # bytes of what a convolution made, up to which it is kept
 _aten = torch.ops.aten
@@ -113,11 +113,19 @@ class _Normalise(torch.autograd.Function):
         c_NCHW = _convolved(layers, x_NBhw, kernel, slices)
         norm = _Norm(*_moments(c_NCHW, share_N, slices), gain_C, bias_C)
         kept = c_NCHW.nbytes <= _KEPT
-        y_NCHW = torch.empty_like(c_NCHW) if kept else c_NCHW
-        for each in slices:
+
+        def finish(each: slice) -> Tensor:
+            """y of a piece."""
             y_PCHW = norm.apply(c_NCHW[each])
             y_PCHW = y_PCHW.relu_() if layers.relu else y_PCHW
-            y_NCHW[each] = y_PCHW if layers.skip is None else y_PCHW + layers.skipped(x_NBhw[each], skipping)
+            return y_PCHW if layers.skip is None else y_PCHW.add_(layers.skipped(x_NBhw[each], skipping))
+
+        if len(slices) == 1:
+            y_NCHW = finish(slices[0])
+        else:
+            y_NCHW = torch.empty_like(c_NCHW) if kept else c_NCHW
+            for each in slices:
+                y_NCHW[each] = finish(each)
         ctx.save_for_backward(x_NBhw, c_NCHW if kept else None, share_N, kernel, *norm, *skipping)
         ctx.layers = layers
         ctx.mark_non_differentiable(norm.mean_C, norm.var_C)
@@ -139,17 +147,17 @@ class _Normalise(torch.autograd.Function):
             dn_PCHW: Tensor = _aten.threshold_backward(dy_NCHW[each], norm.apply(c_NCHW[each]), 0)
             return dn_PCHW
 
-        dgain_C, dbias_C = (
-            torch.stack(each).sum(0)
-            for each in zip(*(norm.gradients(c_NCHW[each], through_relu(each)) for each in slices), strict=True)
-        )
+        dns: Iterable[Tensor] = [through_relu(slices[0])] if len(slices) == 1 else map(through_relu, slices)
+        sums = [norm.gradients(c_NCHW[each], dn_PCHW) for each, dn_PCHW in zip(slices, dns, strict=True)]
+        dgain_C, dbias_C = (torch.stack(each).sum(0) for each in zip(*sums, strict=True))
         all_dgain_C, all_dbias_C = all_sum(torch.stack([dgain_C, dbias_C]))
         back = norm.backwards(all_dgain_C, all_dbias_C, c_NCHW.shape[2] * c_NCHW.shape[3])
         dx_NBhw = torch.empty_like(x_NBhw) if to_x else None
         grads = [torch.zeros_like(each) for each in (kernel, *skipping)]
-        for each in slices:
+        dns = dns if len(slices) == 1 else map(through_relu, slices)  # made anew, in a large batch
+        for each, dn_PCHW in zip(slices, dns, strict=True):
             x_PBhw = x_NBhw[each]
-            dc_PCHW = back(c_NCHW[each], through_relu(each), share_N[each]).to(x_NBhw.dtype)
+            dc_PCHW = back(c_NCHW[each], dn_PCHW, share_N[each]).to(x_NBhw.dtype)
             dx_PBhw, dkernel = layers.convolve_back(dc_PCHW, x_PBhw, kernel, to_x=to_x)
             found = [dkernel]
             if dx_NBhw is not None and dx_PBhw is not None:
