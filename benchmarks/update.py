@@ -3,13 +3,23 @@
 One thread of torch's, interleaved, on a batch of 16 x 96 real observations of KeyCorridorS4R3 (benchmarks/data). First
 processor time; goal: a LECO step costs at most 3.0 no-int steps. Then how long a step takes, with the hash in a thread beside
 the policy, as it is, and with everything in turn. "Unrewarded" is a step before the task has first rewarded.
+
+    python benchmarks/update.py --pictures 72 96 3 --unrolls 48 --repeats 1
+
+measures a step of `leco` on random pictures, no two of which are equal, with the paper's settings: processor time and the most
+memory that the process ever had. Each precision has processes of its own, which take turns; `--against FOLDER` adds another
+checkout of leco.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import resource
 import statistics
+import subprocess
+import sys
 import time
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -27,6 +37,7 @@ from leco.config.toml import parse
 from leco.learning.state import Batch, Networks, init
 from leco.learning.update import update
 from leco.methods.table import find_method
+from leco.models.build import build
 from leco.models.intrinsic import build_hash_module
 from leco.models.kinds.minigrid import MiniGridPolicy
 from leco.models.kinds.table import MINIGRID
@@ -54,7 +65,25 @@ def main() -> None:
     """Measures and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=9, help="how often each way is measured (default: 9)")
-    repeats = parser.parse_args().repeats
+    parser.add_argument(
+        "--pictures", type=int, nargs=3, metavar=("HEIGHT", "WIDTH", "CHANNELS"), help="a step on pictures instead"
+    )
+    parser.add_argument("--unrolls", type=int, default=16, help="of the pictures' batch (default: 16)")
+    parser.add_argument("--steps", type=int, default=96, help="of an unroll of pictures (default: 96)")
+    parser.add_argument("--threads", type=int, default=1, help="torch's, for pictures (default: 1)")
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="another checkout, for pictures")
+    parser.add_argument("--alone", metavar="PRECISION", help=argparse.SUPPRESS)  # what a process of `pictures` is told
+    given = parser.parse_args()
+    if given.alone:
+        one_step(given)
+    elif given.pictures:
+        pictures(given)
+    else:
+        minigrid(given.repeats)
+
+
+def minigrid(repeats: int) -> None:
+    """The tables of MiniGrid."""
     torch.set_num_threads(1)
     keep_freed_memory()  # as the learner does
     torch.manual_seed(0)
@@ -102,6 +131,53 @@ def beside(networks: Networks, repeats: int) -> None:
         print(f"| {name} | {spread(together)} | {spread(apart)} | {ratio:.2f} |")
 
 
+def pictures(given: argparse.Namespace) -> None:
+    """The table of pictures."""
+    here = Path(__file__).parents[1]
+    ways = {"float32": (here, "float32"), "auto": (here, "auto")}
+    if given.against is not None:
+        ways = {given.against.name: (given.against, "its own"), **ways}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
+    for _ in range(given.repeats):
+        for name, (folder, precision) in ways.items():
+            command = [sys.executable, __file__, *sys.argv[1:], "--alone", precision]
+            printed = subprocess.run(
+                command, env={**os.environ, "PYTHONPATH": str(folder)}, check=True, stdout=subprocess.PIPE, text=True
+            ).stdout
+            found[name].append(json.loads(printed))
+    frames, shape = given.unrolls * given.steps, " x ".join(map(str, given.pictures))
+    print(f"# A training step on {given.unrolls} x {given.steps} pictures of {shape}\n")
+    print(f"`python {' '.join(sys.argv)}`, {given.threads} threads of {os.cpu_count()} CPUs, {given.repeats} turns.\n")
+    print("| way | s of processor time, median (least to most) | of it system | ms a frame | peak GB |")
+    print("|---|---|---|---|---|")
+    for name, each in found.items():
+        seconds = [one["user"] + one["system"] for one in each]
+        median, system = statistics.median(seconds), statistics.median(one["system"] for one in each)
+        peak = max(one["peak"] for one in each)
+        print(
+            f"| {name} | {median:.1f} ({min(seconds):.1f} to {max(seconds):.1f}) | {system:.1f} | {median / frames * 1e3:.1f} "
+            f"| {peak:.2f} |"
+        )
+
+
+def one_step(given: argparse.Namespace) -> None:
+    """A step in this process: prints its seconds and the process's peak memory."""
+    torch.set_num_threads(given.threads)
+    keep_freed_memory()
+    torch.manual_seed(0)
+    shape, actions = tuple(given.pictures), 9
+    settings = PAPER if given.alone == "its own" else replace(PAPER, precision=given.alone)
+    networks = build(find_method("leco"), shape, actions)
+    state, batch = init(networks), picture_batch(shape, given.steps, given.unrolls, actions)
+    state = state._replace(intrinsic={name: each + 1e-3 for name, each in state.intrinsic.items()})  # an awakened V^e
+    batch = batch._replace(core_state=networks.policy.initial_state(given.unrolls))
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    update(networks, state, batch, find_method("leco"), settings)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    spent = {"user": after.ru_utime - before.ru_utime, "system": after.ru_stime - before.ru_stime}
+    print(json.dumps(spent | {"peak": after.ru_maxrss / 1e6}))
+
+
 class InTurn(Executor):
     """Does at once what it is given, in the thread that gives it."""
 
@@ -120,6 +196,19 @@ def spread(seconds: list[float]) -> str:
 def real_batch(*, rewarded: bool) -> Batch:
     """Observations as they were seen in random play; everything else made up, since no cost depends on it but on a reward."""
     observation_TBO = torch.from_numpy(np.load(DATA)["observation_BT"]).transpose(0, 1).contiguous()
+    batch = batch_around(observation_TBO, ACTIONS, rewarded=rewarded)
+    return batch._replace(core_state=MiniGridPolicy(ACTIONS).initial_state(observation_TBO.shape[1]))
+
+
+def picture_batch(shape: tuple[int, ...], steps: int, unrolls: int, actions: int) -> Batch:
+    """Random pictures, with a reward."""
+    generator = torch.Generator().manual_seed(0)
+    observation_TBO = torch.randint(256, (steps + 1, unrolls, *shape), dtype=torch.uint8, generator=generator)
+    return batch_around(observation_TBO, actions, rewarded=True)
+
+
+def batch_around(observation_TBO: torch.Tensor, actions: int, *, rewarded: bool) -> Batch:
+    """What else is in a batch, but the core's state."""
     steps, batch = len(observation_TBO) - 1, observation_TBO.shape[1]
     generator = torch.Generator().manual_seed(0)
     reward_TB = torch.zeros(steps, batch)
@@ -127,12 +216,12 @@ def real_batch(*, rewarded: bool) -> Batch:
     return Batch(
         observation_TBO=observation_TBO,
         start_TB=torch.rand(steps + 1, batch, generator=generator) < 1 / 480,
-        action_TB=torch.randint(ACTIONS, (steps, batch), generator=generator),
+        action_TB=torch.randint(actions, (steps, batch), generator=generator),
         reward_TB=reward_TB,
-        behaviour_logits_TBA=torch.zeros(steps, batch, ACTIONS),
+        behaviour_logits_TBA=torch.zeros(steps, batch, actions),
         previous_action_B=torch.zeros(batch, dtype=torch.int64),
         previous_reward_B=torch.zeros(batch),
-        core_state=MiniGridPolicy(ACTIONS).initial_state(batch),
+        core_state=torch.empty(0),
         count_TB=torch.randint(1, 9, (steps, batch), generator=generator),
     )
 

@@ -90,20 +90,23 @@ def value_loss(*, value_TB: Tensor, target_TB: Tensor) -> Tensor:
     return 0.5 * (value_TB - target_TB.detach()).square().mean()
 
 
-def reconstruction_loss(output_N: Tensor, target_N: Tensor, weight_N: Tensor | None = None) -> Tensor:
+def reconstruction_loss(
+    output_N: Tensor, target_N: Tensor, weight_N: Tensor | None = None, total: Tensor | None = None
+) -> Tensor:
     """Mean squared error of the decoder over all elements: -log p(s|z_q) of eq. 2, up to scale and a constant.
 
     output_N, target_N  [N, ...]
-    weight_N            how many equal observations each row stands for
+    weight_N, total     how many equal observations each row stands for; as of `weighted_mean`
     """
     require_same_shape(output_N=output_N, target_N=target_N)
-    return weighted_mean((output_N - target_N).square(), weight_N)
+    return weighted_mean((output_N - target_N).square(), weight_N, total)
 
 
-def weighted_mean(x_N: Tensor, weight_N: Tensor | None = None) -> Tensor:
+def weighted_mean(x_N: Tensor, weight_N: Tensor | None = None, total: Tensor | None = None) -> Tensor:
     """The mean over all elements of x_N [N, ...], as if row n were there weight_N[n] times.
 
     weight_N  any type, at least 0 and not all 0; a row of weight 0 is padding. None counts each row once
+    total     where these are some rows of several: `weight_total` of all, so that what is returned for each part adds up
 
     Of several ranks (`leco.algo.ranks`) each has some of the rows, and the mean of what they return is that over all rows.
     """
@@ -115,7 +118,12 @@ def weighted_mean(x_N: Tensor, weight_N: Tensor | None = None) -> Tensor:
         raise ValueError(f"weight_N has shape {tuple(weight_N.shape)}, expected one weight for each of {len(x_N)} rows")
     weight_N = weight_N.to(x_N.dtype)
     mean_N = x_N.reshape(len(x_N), -1).mean(dim=1)
-    return (weight_N * mean_N).sum() / (all_sum(weight_N.sum()) / world_size())
+    return (weight_N * mean_N).sum() / (weight_total(weight_N) if total is None else total)
+
+
+def weight_total(weight_N: Tensor) -> Tensor:
+    """What a weighted sum is divided by; of several ranks, their mean, so that it is the mean of what they return that counts."""
+    return all_sum(weight_N.sum()) / world_size()
 
 
 def require_same_shape(**tensors: Tensor) -> None:

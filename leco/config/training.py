@@ -38,6 +38,9 @@ class TrainingConfig:
     reward_shaping   what the learner makes of the task's rewards before all else; episodes are reported with the task's own.
                 soft-asymmetric: 5 tanh(r / 5), times 0.3 where it is negative, as IMPALA on DMLab. The task's
     max_gradient_norm   the policy's gradient is scaled down to this norm where it is larger; None never does
+    precision   what the learner's convolutions compute with: auto is bfloat16 where the processor (AVX-512 BF16, AMX) or the GPU
+                multiplies it natively, and float32 elsewhere. Parameters, losses and the codes that are counted are float32 in
+                either case
     decoder_samples   how many observations of a batch the decoder learns from, drawn by how often each occurs; None for all
     epochs, minibatches   how often a batch is learned from, and in how many parts each time, at most one a sequence: PPO's
                 reuse. 1 and 1 is the paper's single pass
@@ -77,6 +80,7 @@ class TrainingConfig:
     agac_coef: float = 4e-4
     inner_loss: Literal["policy-gradient", "full"] = "policy-gradient"
     max_gradient_norm: float | None = None
+    precision: Literal["auto", "float32"] = "auto"
     decoder_samples: int | None = None
     epochs: int = 1
     minibatches: int = 1

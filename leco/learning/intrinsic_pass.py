@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -24,11 +25,11 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from leco.algo.dedup import Distinct, expand, padded
-from leco.algo.losses import reconstruction_loss
 from leco.algo.ranks import all_mean, part, rank, whole, world_size
 from leco.algo.sampling import Sample, systematic_sample
 from leco.methods.table import Method, Modulation
 from leco.models.intrinsic import CodebookModule, HashModule
+from leco.models.precision import convolution_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from leco.models.vq import BottleneckOutput
 
 _GOLDEN = 0.6180339887498949  # its multiples fill the interval from 0 to 1 evenly, however many there are
+_LARGE = 1 << 26  # bytes of observations for each rank: beyond, the encoder's graph is not kept beside the decoder's
 _LOSS = ""  # no parameter has that name
 _HEADS = ("modulator_", "value_head.")  # the parameters of what follows z_e beside the hash
 _HASH_THREAD = ThreadPoolExecutor(1, thread_name_prefix="leco-hash")  # begins its thread when it is first used
@@ -53,8 +55,8 @@ class _InTurn:
 
 
 class Encoded(NamedTuple):
-    """z_e of each distinct observation of this rank: with the encoder's graph behind it, and the same numbers as a leaf for what
-    follows."""
+    """z_e of each distinct observation of this rank: with the encoder's graph behind it, unless that is too large to be kept; and
+    the same numbers as a leaf for what follows."""
 
     z_RZ: Tensor
     leaf_RZ: Tensor
@@ -98,12 +100,14 @@ class IntrinsicPass:
 
     def __init__(self, net: Intrinsic, tensors: Params, unique: Distinct, sampling: DecoderSampling) -> None:
         self._net, self._unique = net, unique
+        self._encodes_twice = unique.observation_UO.nbytes > _LARGE * world_size()
         self._heads = {name: tensor for name, tensor in tensors.items() if name.startswith(_HEADS)}
         # Two threads may call one module only with parameters that are not the other's: a call puts them into it.
         self._others = {name: tensor for name, tensor in tensors.items() if name not in self._heads}
         executor = _HASH_THREAD if world_size() == 1 else _InTurn()
-        self._encoded: Future[Encoded] = executor.submit(self._encode)
-        self._hashed: Future[HashGradients] = executor.submit(self._hash, sampling)
+        run = copy_context().run  # in this context's precision
+        self._encoded: Future[Encoded] = executor.submit(run, self._encode)
+        self._hashed: Future[HashGradients] = executor.submit(run, self._hash, sampling)
 
     def then(self, act: Callable[[], object]) -> None:
         """Has this called when the other thread is done, in that thread or, if it is done already, here."""
@@ -119,20 +123,30 @@ class IntrinsicPass:
         """The hash's loss, and each parameter's gradient of it and of `loss`, a function of `heads`; zeros if there is none."""
         encoded, hashed = self._encoded.result(), self._hashed.result()
         grad_RZ, gradients = hashed.grad_RZ, dict(hashed.gradients)
-        more_to_do = isinstance(self._net, HashModule) and world_size() == 1
+        # Not in bfloat16: what oneDNN does of it spins wherever a thread waits for another one that has no processor.
+        own_dtype = hashed.loss.dtype == convolution_dtype(hashed.loss)
+        more_to_do = isinstance(self._net, HashModule) and world_size() == 1 and own_dtype
         with _one_thread_more() if more_to_do else contextlib.nullcontext():
             if loss is not None:
                 from_heads_RZ, more = _gradients(loss, encoded.leaf_RZ, self._heads)
                 grad_RZ, gradients = grad_RZ + from_heads_RZ, gradients | more
             encoder = {name: tensor for name, tensor in _learned(self._others).items() if name not in gradients}
-            found = torch.autograd.grad(encoded.z_RZ, list(encoder.values()), grad_RZ)
+            z_RZ = self._encode_again() if self._encodes_twice else encoded.z_RZ
+            found = torch.autograd.grad(z_RZ, list(encoder.values()), grad_RZ)
         mean = all_mean({_LOSS: hashed.loss, **gradients, **dict(zip(encoder, found, strict=True))})
         without = {name: torch.zeros_like(tensor) for name, tensor in self._heads.items() if name not in gradients}
         return mean.pop(_LOSS), mean | without
 
     def _encode(self) -> Encoded:
-        z_RZ = _call(_Encoder(self._net), self._others, self._unique)
+        with torch.set_grad_enabled(not self._encodes_twice):
+            z_RZ = _call(_Encoder(self._net), self._others, self._unique)
         return Encoded(z_RZ, z_RZ.detach().requires_grad_())
+
+    def _encode_again(self) -> Tensor:
+        """z_e with its graph; the running statistics have moved already."""
+        tensors = {name: tensor if tensor.requires_grad else tensor.clone() for name, tensor in self._others.items()}
+        z_RZ: Tensor = _call(_Encoder(self._net), tensors, self._unique)
+        return z_RZ
 
     def _hash(self, sampling: DecoderSampling) -> HashGradients:
         leaf_RZ = self._encoded.result().leaf_RZ
@@ -220,8 +234,7 @@ class _Hash(_Part):
             drawn = systematic_sample(unique.multiplicity_U, sampling.samples, sampling.turn * _GOLDEN % 1)
             index_S, times_S = _of_this_rank(drawn)
             z_SDHW, observation_SO = z_SDHW.index_select(0, index_S), observation_SO.index_select(0, index_S)
-        picture_S = self.net.decode(z_SDHW, times_S)
-        return reconstruction_loss(picture_S, self.net.target(observation_SO), times_S) + squeezed.loss
+        return self.net.reconstruction_loss(z_SDHW, observation_SO, times_S) + squeezed.loss
 
 
 class _Codebook(_Part):

@@ -22,6 +22,7 @@ from leco.learning.policy_pass import reuse_of, unroll_policy
 from leco.learning.policy_step import leaves, policy_step
 from leco.learning.rewards import BonusMoments, compute_rewards, explained_variance, running_moments
 from leco.learning.state import StepInput
+from leco.models.precision import precision
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,26 +64,27 @@ def update(
     unique = distinct(batch.observation_TBO.flatten(0, 1))
     given = StepInput(networks, state, batch, method, config, theta, unique, reuse)
 
-    intrinsic = begin_intrinsic(given, when_hashed)  # z_e and the hash's loss: eq. 2
-    with torch.set_grad_enabled(reuse.single_pass):  # several epochs go through the batch again
-        rollout = unroll_policy(networks.policy, theta, batch, unique, reuse.sequence_length)  # pi, V^{e+i}
-    novelty = NoveltyStep(given, rollout.logits_TBA)  # r_ep
-    heads = intrinsic.heads(batch, novelty.r_ep_TB)  # V^e, f_ta
-    moments = running_moments(BonusMoments(state.r_ep_mean, state.r_ep_square), novelty.r_ep_TB, state.updates)
-    rewards = compute_rewards(  # r_ta: eq. 5; r = r_e + alpha r_i: eq. 1
-        batch, heads, method, config, r_ep_TB=novelty.r_ep_TB, moments=moments, trust=state.trust
-    )
+    with precision(config.precision):
+        intrinsic = begin_intrinsic(given, when_hashed)  # z_e and the hash's loss: eq. 2
+        with torch.set_grad_enabled(reuse.single_pass):  # several epochs go through the batch again
+            rollout = unroll_policy(networks.policy, theta, batch, unique, reuse.sequence_length)  # pi, V^{e+i}
+        novelty = NoveltyStep(given, rollout.logits_TBA)  # r_ep
+        heads = intrinsic.heads(batch, novelty.r_ep_TB)  # V^e, f_ta
+        moments = running_moments(BonusMoments(state.r_ep_mean, state.r_ep_square), novelty.r_ep_TB, state.updates)
+        rewards = compute_rewards(  # r_ta: eq. 5; r = r_e + alpha r_i: eq. 1
+            batch, heads, method, config, r_ep_TB=novelty.r_ep_TB, moments=moments, trust=state.trust
+        )
 
-    log_mu_TB = log_prob(batch.behaviour_logits_TBA, batch.action_TB)
-    log_pi_TB = log_prob(rollout.logits_TBA, batch.action_TB)
-    trace = partial(_vtrace, batch=batch, log_rho_TB=(log_pi_TB - log_mu_TB).detach(), config=config)
-    vtrace_ei = trace(rewards.reward_TB, rollout.value_TB)  # advantages and value targets of r
-    vtrace_ei = novelty.add_adversary_bonus(vtrace_ei, config.reward_scale * config.agac_coef * (1 - progress))
-    policy = policy_step(given, rollout, vtrace_ei, log_pi_TB, log_mu_TB)  # theta': eq. 3
-    on_policy(policy.step.parameters)
+        log_mu_TB = log_prob(batch.behaviour_logits_TBA, batch.action_TB)
+        log_pi_TB = log_prob(rollout.logits_TBA, batch.action_TB)
+        trace = partial(_vtrace, batch=batch, log_rho_TB=(log_pi_TB - log_mu_TB).detach(), config=config)
+        vtrace_ei = trace(rewards.reward_TB, rollout.value_TB)  # advantages and value targets of r
+        vtrace_ei = novelty.add_adversary_bonus(vtrace_ei, config.reward_scale * config.agac_coef * (1 - progress))
+        policy = policy_step(given, rollout, vtrace_ei, log_pi_TB, log_mu_TB)  # theta': eq. 3
+        on_policy(policy.step.parameters)
 
-    outer = outer_objective(given, policy, heads, partial(trace, rewards.r_e_TB))  # L_out: eq. 4; and V^e's loss
-    intrinsic_after = intrinsic.step(outer.loss)
+        outer = outer_objective(given, policy, heads, partial(trace, rewards.r_e_TB))  # L_out: eq. 4; and V^e's loss
+        intrinsic_after = intrinsic.step(outer.loss)
 
     after = state._replace(
         policy=policy.step.parameters,

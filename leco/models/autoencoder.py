@@ -17,12 +17,16 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
-from leco.models.weighted_norm import WeightedBatchNorm2d
+from leco.algo.losses import reconstruction_loss, weight_total
+from leco.models.pieces import pieces, sum_pieces
+from leco.models.precision import convolution_dtype
+from leco.models.weighted_norm import Normed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 class Scale(nn.Module):
@@ -62,26 +66,6 @@ class Chain(nn.ModuleList):
         return x_NDHW
 
 
-class Normed(nn.Module):
-    """A convolution and its batch norm.
-
-    Args:
-        convolution: What is normalised.
-        relu: Whether a ReLU follows.
-    """
-
-    def __init__(self, convolution: nn.Conv2d | nn.ConvTranspose2d, *, relu: bool) -> None:
-        super().__init__()
-        self.convolution = convolution
-        self.norm = WeightedBatchNorm2d(convolution.out_channels)
-        self._relu = relu
-
-    def forward(self, x_NDHW: Tensor, weight_N: Tensor | None = None) -> Tensor:
-        """[N, ., H, W] -> [N, D, ., .]."""
-        x_NDHW = self.norm(self.convolution(x_NDHW), weight_N)
-        return functional.relu_(x_NDHW) if self._relu else x_NDHW
-
-
 class Resized(nn.Module):
     """A block that changes the resolution, added to a linear path that skips it."""
 
@@ -92,7 +76,7 @@ class Resized(nn.Module):
 
     def forward(self, x_NDHW: Tensor, weight_N: Tensor | None = None) -> Tensor:
         """[N, ., H, W] -> [N, D, H/2, W/2] or [N, D, 2H, 2W]."""
-        y_NDHW: Tensor = self.block(x_NDHW, weight_N) + self.skip(x_NDHW)
+        y_NDHW: Tensor = self.block(x_NDHW, weight_N, self.skip)
         return y_NDHW
 
 
@@ -110,6 +94,16 @@ class Residual(nn.Module):
         return y_NDHW
 
 
+def encode(scale: nn.Module, encoder: Chain, observation_NO: Tensor, weight_N: Tensor | None) -> Tensor:
+    """z_e: [N, O...] -> [N, D, H, W]. With multiplicities, in which it learns, as `leco.models.precision` says."""
+    parameter = next(encoder.parameters())
+    dtype = parameter.dtype if weight_N is None else convolution_dtype(parameter)
+    slices = list(pieces(len(observation_NO), observation_NO[0].numel(), observation_NO.device))
+    image_NCHW = torch.cat([scale(observation_NO[each]).to(dtype) for each in slices])
+    z_NDHW: Tensor = encoder(image_NCHW, weight_N)
+    return z_NDHW.to(parameter.dtype)
+
+
 class Decoder(nn.Module):
     """Blocks, then one layer to the channels of the image, then tanh."""
 
@@ -120,8 +114,30 @@ class Decoder(nn.Module):
 
     def forward(self, z_NDHW: Tensor, weight_N: Tensor | None = None) -> Tensor:
         """[N, D, H, W] -> the reconstructed image [N, C, ., .], in (-1, 1)."""
-        z_NDHW = z_NDHW.contiguous(memory_format=torch.channels_last)
-        return torch.tanh(self.last(self.blocks(z_NDHW, weight_N)))
+        return torch.tanh(self.last(self.blocks(_channels_last(z_NDHW), weight_N)))
+
+    def reconstruction_loss(
+        self, z_NDHW: Tensor, weight_N: Tensor, target: Callable[[slice], Tensor], elements: int
+    ) -> Tensor:
+        """`leco.algo.losses.reconstruction_loss` of what it makes of z.
+
+        target gives the images of a piece of the samples, which have so many elements each.
+        """
+        last, weight_N = dict(self.last.named_parameters()), weight_N.to(z_NDHW.dtype)
+        total = weight_total(weight_N)
+        y_NDHW = self.blocks(_channels_last(z_NDHW).to(convolution_dtype(self.last.weight)), weight_N)
+
+        def loss(y_PDHW: Tensor, piece: slice, *parameters: Tensor) -> Tensor:
+            lowered = {name: each.to(y_PDHW.dtype) for name, each in zip(last, parameters, strict=True)}
+            picture_PCHW = torch.tanh(functional_call(self.last, lowered, y_PDHW).to(weight_N.dtype))
+            return reconstruction_loss(picture_PCHW, target(piece), weight_N[piece], total)
+
+        slices = list(pieces(len(y_NDHW), max(elements, y_NDHW[0].numel()), y_NDHW.device))
+        return sum_pieces(loss, y_NDHW, list(last.values()), slices)
+
+
+def _channels_last(z_NDHW: Tensor) -> Tensor:
+    return z_NDHW.contiguous(memory_format=torch.channels_last)
 
 
 def down(channels: int, width: int) -> Resized:

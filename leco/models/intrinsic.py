@@ -16,6 +16,7 @@ Shapes:
 from __future__ import annotations
 
 import itertools
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from leco.config.training import HashConfig
+from leco.models.autoencoder import encode
 from leco.models.cells import CellCodebook
 from leco.models.kinds.table import networks_of
 from leco.models.vq import LSHBottleneck, VectorQuantizer
@@ -155,8 +157,7 @@ class HashModule(Intrinsic):
 
     def encode(self, observation_NO: Tensor, weight_N: Tensor | None = None) -> Tensor:
         """z_e, before quantisation: [N, O...] -> [N, D, H, W]."""
-        z_NDHW: Tensor = self.encoder(self.scale(self.bare(observation_NO)), weight_N)
-        return z_NDHW
+        return encode(self.scale, self.encoder, self.bare(observation_NO), weight_N)
 
     def decode(self, z_NDHW: Tensor, weight_N: Tensor | None = None) -> Tensor:
         """The reconstruction of `target`, in (-1, 1).
@@ -168,17 +169,28 @@ class HashModule(Intrinsic):
         Returns:
             [N, C, ., .], C channels, the shape of `target`.
         """
-        if z_NDHW.shape[1:] != (WIDTH, *self.size):
-            raise ValueError(
-                f"z must have shape [N, {WIDTH}, {self.size[0]}, {self.size[1]}], not {list(z_NDHW.shape)}"
-            )
+        self._check_z(z_NDHW)
         image: Tensor = self.decoder(z_NDHW, weight_N)
         return image
+
+    def reconstruction_loss(self, z_NDHW: Tensor, observation_NO: Tensor, weight_N: Tensor) -> Tensor:
+        """How far `decode(z)` is from `target(observation)`, a few observations at a time."""
+        self._check_z(z_NDHW)
+        elements = math.prod(observation_NO.shape[1:])
+        return self.decoder.reconstruction_loss(
+            z_NDHW, weight_N, lambda piece: self.target(observation_NO[piece]), elements
+        )
 
     def target(self, observation_NO: Tensor) -> Tensor:
         """What the decoder must reconstruct, which is what the encoder sees: [N, O...] -> [N, C, ., .] in [-1, 1]."""
         image: Tensor = self.scale(self.bare(observation_NO))
         return image
+
+    def _check_z(self, z_NDHW: Tensor) -> None:
+        if z_NDHW.shape[1:] != (WIDTH, *self.size):
+            raise ValueError(
+                f"z must have shape [N, {WIDTH}, {self.size[0]}, {self.size[1]}], not {list(z_NDHW.shape)}"
+            )
 
 
 class FeatureModule(Intrinsic):

@@ -48,6 +48,7 @@ class Policy(nn.Module):
         masked: Whether an observation ends with a byte for each action, 0 where it may not be taken. Its logit is then FORBIDDEN,
             for whoever asks: in acting, in log pi, in the entropy and in the clipped surrogate.
         read: What the encoder is given of an observation.
+        encoder_takes_bytes: Whether it is given an image as it is, which as floats would be four times as large.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Policy(nn.Module):
     ) -> None:
         super().__init__()
         self.num_actions, self.image, self.use_last_action_reward = num_actions, image, use_last_action_reward
-        self.masked, self.read = False, _all
+        self.masked, self.read, self.encoder_takes_bytes = False, _all, False
         self.encoder = encoder
         self.core = LstmCore(width, width, layers)
         self.policy_head = nn.Linear(width, num_actions)
@@ -94,7 +95,8 @@ class Policy(nn.Module):
         self._check(observation, index_TB, start_TB, previous_action_TB, previous_reward_TB)
         seen_NO = self.read(observation).reshape(-1, *self.image)
         if len(self.image) == 3:
-            seen_NO = seen_NO.permute(0, 3, 1, 2).to(self.value_head.weight.dtype)
+            seen_NO = seen_NO.permute(0, 3, 1, 2)
+            seen_NO = seen_NO if self.encoder_takes_bytes else seen_NO.to(self.value_head.weight.dtype)
         feature_NF = self.encoder(seen_NO)
         if not self.use_last_action_reward and index_TB is not None:
             core = self.core(feature_NF, start_TB, state, index_TB=index_TB, hidden=hidden)

@@ -12,6 +12,7 @@ from leco.learning.state import Batch, Networks
 from leco.methods.table import find_method
 from leco.models.build import build
 from leco.models.kinds.minigrid import MiniGridPolicy
+from leco.models.kinds.pixels import PixelPolicy
 
 if TYPE_CHECKING:
     from torch import nn
@@ -63,4 +64,14 @@ def make_batch(seed: int = 1) -> Batch:
         core_state=policy.initial_state(B).double(),
         count_TB=torch.randint(1, 5, (T, B), generator=generator),
         terminal_observation_FO=pool[torch.randint(5, (int(start_TB[1:].sum()),), generator=generator)].to(torch.uint8),
+    )
+
+
+def picture_batch(shape: tuple[int, int, int], seed: int = 1) -> Batch:
+    """The same with pictures, for IMPALA's network, of which each is there twice or more."""
+    generator = torch.Generator().manual_seed(seed)
+    batch, pool = make_batch(seed), torch.randint(256, (9, *shape), generator=generator, dtype=torch.uint8)
+    picked = torch.randint(9, (T + 1, B), generator=generator)
+    return batch._replace(
+        observation_TBO=pool[picked], core_state=PixelPolicy(A, shape=shape).initial_state(B).double()
     )

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from leco.algo.hashes import digest, pack_bits
-from leco.models.autoencoder import Chain, Decoder, Normed, Scale, down, up
+from leco.models.autoencoder import Chain, Decoder, Scale, down, up
 from leco.models.exploration import Embedding
 from leco.models.intrinsic import WIDTH
 from leco.models.kinds.table import MINIGRID, Autoencoder, Features
 from leco.models.policy import PAPER_WIDTH, Policy, begin_orthogonal
+from leco.models.weighted_norm import Normed
 
 if TYPE_CHECKING:
     from leco.config.training import NetworkConfig

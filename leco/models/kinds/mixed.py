@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
+from leco.models.autoencoder import encode
 from leco.models.kinds import pixels
 from leco.models.kinds.numbers import Numbers, number_layers
 from leco.models.kinds.parts import image_of, numbers_of, squashed
@@ -76,8 +77,7 @@ class PaintedFeatures(nn.Module):
 
     def forward(self, observation_NO: Tensor, weight_N: Tensor | None = None) -> Tensor:
         """[N, O...] -> [N, features]."""
-        z_NDHW: Tensor = self.encoder(self.scale(observation_NO), weight_N)
-        return z_NDHW.flatten(1)
+        return encode(self.scale, self.encoder, observation_NO, weight_N).flatten(1)
 
 
 def _painted(kind: Kind) -> Kind:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, nn
 
-from leco.models.autoencoder import Chain, Decoder, Normed
+from leco.models.autoencoder import Chain, Decoder
 from leco.models.exploration import Embedding
 from leco.models.intrinsic import WIDTH
 from leco.models.kinds.parts import numbers_of, squashed
 from leco.models.kinds.table import Autoencoder, Features
 from leco.models.policy import Policy, begin_orthogonal
+from leco.models.weighted_norm import Normed
 
 if TYPE_CHECKING:
     from leco.config.training import NetworkConfig

@@ -11,19 +11,24 @@ import math
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from leco.models.autoencoder import Chain, Decoder, Normed, Residual, Scale, down, up
+from leco.models.autoencoder import Chain, Decoder, Residual, Scale, down, encode, up
 from leco.models.exploration import Embedding
 from leco.models.intrinsic import WIDTH
 from leco.models.kinds.table import PIXELS, Autoencoder, Features
 from leco.models.patches import patch_side
+from leco.models.pieces import map_pieces, pieces
 from leco.models.policy import PAPER_WIDTH, Policy, begin_orthogonal
+from leco.models.precision import convolution_dtype
+from leco.models.weighted_norm import Normed
 
 if TYPE_CHECKING:
     from leco.config.training import NetworkConfig
     from leco.models.kinds.table import Kind
 
 FEATURE_WIDTH = 128  # beside a hash of patches
+_DEPTHS = (16, 32, 32)  # of the first three sections
 _LEFT = 12  # places that the policy's encoder leaves of the longer side, at most
 # Of the embedding's first two convolutions, kernel and stride, by the shortest side from which on they are taken.
 _EMBEDDING = {144: ((16, 8), (4, 2)), 36: ((8, 4), (4, 2)), 0: ((4, 2), (3, 2))}
@@ -39,12 +44,12 @@ class PixelPolicy(Policy):
         self, num_actions: int, width: int = PAPER_WIDTH, *, shape: tuple[int, int, int] = PIXELS.shape
     ) -> None:
         *sides, channels = shape
-        depths = [channels, 16, 32, 32]
+        depths = [channels, *_DEPTHS]
         while math.ceil(max(sides) / 2 ** (len(depths) - 1)) > _LEFT:
             depths.append(32)
         # A section leaves the larger half: 72 x 96 -> 36 x 48 -> 18 x 24 -> 9 x 12.
         places = math.prod(math.ceil(side / 2 ** (len(depths) - 1)) for side in sides)
-        encoder = nn.Sequential(
+        encoder = _Encoder(
             _Centred(),
             *(layer for a, b in itertools.pairwise(depths) for layer in _stage(a, b)),
             nn.ReLU(),
@@ -60,6 +65,30 @@ class PixelPolicy(Policy):
             layers=2,
             use_last_action_reward=True,
         )
+        self.encoder_takes_bytes = True
+
+
+class _Encoder(nn.Sequential):
+    """Pictures [N, channels, height, width] -> features [N, width], some pictures at a time, as `leco.models.precision` says."""
+
+    def forward(self, picture_NCHW: Tensor) -> Tensor:
+        names, given = zip(*self.named_parameters(), strict=True)  # those of a `functional_call`, if this is in one
+        dtype = convolution_dtype(given[0])
+        elements = _DEPTHS[0] * math.prod(picture_NCHW.shape[2:])
+        slices = list(pieces(len(picture_NCHW), elements, picture_NCHW.device))
+        if len(slices) == 1 and dtype == given[0].dtype:  # as each piece comes back here
+            centred, *layers = self
+            x: Tensor = centred(picture_NCHW if picture_NCHW.is_floating_point() else picture_NCHW.to(dtype)).to(dtype)
+            for layer in layers:
+                x = layer(x)
+            return x
+
+        def act(picture_PCHW: Tensor, *parameters: Tensor) -> Tensor:
+            lowered = {name: each.to(dtype) for name, each in zip(names, parameters, strict=True)}
+            feature_PF: Tensor = functional_call(self, lowered, picture_PCHW.to(parameters[0].dtype))
+            return feature_PF.to(parameters[0].dtype)
+
+        return map_pieces(act, picture_NCHW, given, slices)
 
 
 def _stage(channels_in: int, channels: int) -> tuple[nn.Module, ...]:
@@ -75,7 +104,7 @@ class _Residual(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x_NCHW: Tensor) -> Tensor:
-        inner_NCHW: Tensor = self.second(self.first(x_NCHW.relu()).relu())
+        inner_NCHW: Tensor = self.second(self.first(x_NCHW.relu()).relu_())
         return x_NCHW + inner_NCHW
 
 
@@ -128,8 +157,7 @@ class PixelFeatures(nn.Module):
 
     def forward(self, observation_NHWC: Tensor, weight_N: Tensor | None = None) -> Tensor:
         """[N, height, width, channels] -> [N, F]."""
-        z_NDHW: Tensor = self.encoder(self.scale(observation_NHWC), weight_N)
-        return z_NDHW.flatten(1)
+        return encode(self.scale, self.encoder, observation_NHWC, weight_N).flatten(1)
 
 
 class PatchFeatures(nn.Module):

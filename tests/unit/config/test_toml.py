@@ -69,6 +69,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
             eps=draw(rates),
             inner_loss=draw(st.sampled_from(["policy-gradient", "full"])),
             max_gradient_norm=draw(st.none() | rates),
+            precision=draw(st.sampled_from(["auto", "float32"])),
             decoder_samples=draw(st.none() | counts),
             novelty_learning_rate=draw(rates),
             learning_rate_timescale=draw(st.none() | st.integers(1, 10**6)),
@@ -233,6 +234,7 @@ def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
         ("training.decoder_samples", 0, "expected at least 1; leave it out to decode all"),
         ("learner.queue_capacity", 15, "expected at least learner.batch_size (16): a batch must fit in the queue"),
         ("training.inner_loss", "some", "expected one of 'policy-gradient', 'full'"),
+        ("training.precision", "bfloat16", "expected one of 'auto', 'float32'"),
         ("training.novelty_learning_rate", 0, "expected more than 0"),
         (
             "training.learning_rate_timescale",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leco.models.weighted_norm import WeightedBatchNorm2d
+from leco.models.weighted_norm import Normed
 
 WEIGHTS = [[1, 1, 1, 1, 1], [3, 1, 7, 2, 1], [0, 4, 1, 0, 2], [0, 0, 5, 0, 0]]
 
@@ -16,18 +16,26 @@ def close(actual: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10 * float(expected.detach().abs().max()))
 
 
-def norms(channels: int = 3) -> tuple[WeightedBatchNorm2d, nn.BatchNorm2d]:
+def alone(channels: int) -> Normed:
+    """A norm after a convolution that changes nothing."""
+    ours = Normed(nn.Conv2d(channels, channels, 1, bias=False), relu=False)
+    nn.init.dirac_(ours.convolution.weight)
+    return ours
+
+
+def norms(channels: int = 3) -> tuple[Normed, nn.BatchNorm2d]:
     """Ours and torch's, in the same state, which is not the initial one."""
-    ours, theirs = WeightedBatchNorm2d(channels).double(), nn.BatchNorm2d(channels).double()
-    for tensor in (ours.weight, ours.bias, ours.running_mean, ours.running_var):
+    ours, theirs = alone(channels).double(), nn.BatchNorm2d(channels).double()
+    for tensor in (theirs.weight, theirs.bias, theirs.running_mean, theirs.running_var):
         nn.init.uniform_(tensor, 0.5, 1.5)
-    theirs.load_state_dict(ours.state_dict())
+    ours.norm.load_state_dict(theirs.state_dict())
     return ours, theirs
 
 
-def same_state(ours: WeightedBatchNorm2d, theirs: nn.BatchNorm2d) -> None:
+def same_state(ours: Normed, theirs: Normed | nn.BatchNorm2d) -> None:
+    theirs = theirs.norm if isinstance(theirs, Normed) else theirs
     for name, value in theirs.state_dict().items():
-        close(ours.state_dict()[name].double(), value.double())
+        close(ours.norm.state_dict()[name].double(), value.double())
 
 
 @pytest.fixture(autouse=True)
@@ -52,16 +60,19 @@ def test_equals_batch_norm_of_the_expanded_batch(
         y = ours(x, weight_N.float())
         close(y[index_M], expanded)
         summed = torch.zeros_like(y).index_add(0, index_M, upstream)
-        for actual, wanted in zip(torch.autograd.grad(y, (x, ours.weight, ours.bias), summed), expected, strict=True):
+        for actual, wanted in zip(
+            torch.autograd.grad(y, (x, ours.norm.weight, ours.norm.bias), summed), expected, strict=True
+        ):
             close(actual, wanted)
         same_state(ours, theirs)
 
 
 def test_by_hand() -> None:
     """Values 0 (three times) and 4: mean 1, variance (3 * 1 + 9) / 4 = 3, unbiased 12 / 3 = 4."""
-    norm = WeightedBatchNorm2d(1).double()
+    ours = alone(1).double()
+    norm = ours.norm
     x = torch.tensor([0.0, 4.0], dtype=torch.float64).reshape(2, 1, 1, 1)
-    y = norm(x, torch.tensor([3.0, 1.0]))
+    y = ours(x, torch.tensor([3.0, 1.0]))
     expected = torch.tensor([-1.0, 3.0], dtype=torch.float64) / (3 + 1e-5) ** 0.5
     torch.testing.assert_close(y.flatten(), expected)
     assert norm.running_mean.item() == pytest.approx(0.1)
@@ -87,7 +98,7 @@ def test_a_sample_of_weight_zero_leaves_no_trace() -> None:
     x = torch.randn(4, 3, 2, 2, dtype=torch.float64)
     weight_N = torch.tensor([1.0, 0.0, 3.0, 0.0])
     (ours, _), spoilt = norms(), x.clone()
-    other = WeightedBatchNorm2d(3).double()
+    other = alone(3).double()
     other.load_state_dict(ours.state_dict())
     spoilt[1::2] = 1e3
     close(ours(x, weight_N)[::2], other(spoilt, weight_N)[::2])
@@ -107,12 +118,12 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
     ours, _ = norms(2)
     x = torch.randn(3, 2, 2, 2, dtype=torch.float64, requires_grad=True)
     weight_N = torch.tensor([2.0, 0.0, 3.0])
-    assert torch.autograd.gradcheck(lambda x, *_: ours(x, weight_N), (x, ours.weight, ours.bias))
+    assert torch.autograd.gradcheck(lambda x, *_: ours(x, weight_N), (x, ours.norm.weight, ours.norm.bias))
 
 
 def test_a_channel_far_from_zero_keeps_its_digits_in_float32() -> None:
     x = 1000 + torch.randn(64, 1, 12, 12)
-    y = WeightedBatchNorm2d(1)(x, torch.ones(64))
+    y = alone(1)(x, torch.ones(64))
     assert y.mean().abs() < 1e-3
     assert abs(y.std().item() - 1) < 1e-3
 
