@@ -76,9 +76,12 @@ class Normed(nn.Module):
         norm, weight_N = self.norm, weight_N.to(self.norm.weight.dtype)
         total, skipping = all_sum(weight_N.sum()), {} if skip is None else dict(skip.named_parameters())
         layers = Layers(self.convolution, self._relu, skip, tuple(skipping))
-        tensors = (x_NBhw, weight_N / total, self.convolution.weight, norm.weight, norm.bias, *skipping.values())
-        outputs: tuple[Tensor, Tensor, Tensor] = _Normalise.apply(layers, *tensors)  # type: ignore[no-untyped-call]
-        y_NCHW, mean_C, var_C = outputs
+        tensors = [x_NBhw, weight_N / total, self.convolution.weight, norm.weight, norm.bias]
+        if skip is not None and len(_slices(layers, x_NBhw)) > 1:  # of one piece autograd keeps what the path is made of
+            y_NCHW, mean_C, var_C = _normalise(layers, [*tensors, *skipping.values()])
+        else:
+            y_NCHW, mean_C, var_C = _normalise(layers._replace(skip=None, names=()), tensors)
+            y_NCHW = y_NCHW if skip is None else y_NCHW + layers.skipped(x_NBhw, [*skipping.values()])
         n = total * y_NCHW.shape[2] * y_NCHW.shape[3]
         with torch.no_grad():
             assert norm.running_mean is not None  # noqa: S101  # for mypy: it is
@@ -91,6 +94,12 @@ class Normed(nn.Module):
 
 
 _EPS, _MOMENTUM = 1e-5, 0.1  # of nn.BatchNorm2d
+
+
+def _normalise(layers: Layers, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """y, and mean and variance of what was convolved."""
+    outputs: tuple[Tensor, Tensor, Tensor] = _Normalise.apply(layers, *tensors)  # type: ignore[no-untyped-call]
+    return outputs
 
 
 class _Normalise(torch.autograd.Function):
