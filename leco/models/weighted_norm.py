@@ -77,7 +77,9 @@ class Normed(nn.Module):
         total, skipping = all_sum(weight_N.sum()), {} if skip is None else dict(skip.named_parameters())
         layers = Layers(self.convolution, self._relu, skip, tuple(skipping))
         tensors = [x_NBhw, weight_N / total, self.convolution.weight, norm.weight, norm.bias]
-        if skip is not None and len(_slices(layers, x_NBhw)) > 1:  # of one piece autograd keeps what the path is made of
+        if (
+            skip is not None and len(_slices(layers, x_NBhw)) > 1
+        ):  # of one piece autograd keeps what the path is made of
             y_NCHW, mean_C, var_C = _normalise(layers, [*tensors, *skipping.values()])
         else:
             y_NCHW, mean_C, var_C = _normalise(layers._replace(skip=None, names=()), tensors)
