@@ -26,8 +26,8 @@ def alone(channels: int) -> Normed:
 def norms(channels: int = 3) -> tuple[Normed, nn.BatchNorm2d]:
     """Ours and torch's, in the same state, which is not the initial one."""
     ours, theirs = alone(channels).double(), nn.BatchNorm2d(channels).double()
-    for tensor in (theirs.weight, theirs.bias, theirs.running_mean, theirs.running_var):
-        nn.init.uniform_(tensor, 0.5, 1.5)
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        nn.init.uniform_(theirs.state_dict()[name], 0.5, 1.5)
     ours.norm.load_state_dict(theirs.state_dict())
     return ours, theirs
 
@@ -75,8 +75,8 @@ def test_by_hand() -> None:
     y = ours(x, torch.tensor([3.0, 1.0]))
     expected = torch.tensor([-1.0, 3.0], dtype=torch.float64) / (3 + 1e-5) ** 0.5
     torch.testing.assert_close(y.flatten(), expected)
-    assert norm.running_mean.item() == pytest.approx(0.1)
-    assert norm.running_var.item() == pytest.approx(0.9 + 0.1 * 4)
+    assert norm.state_dict()["running_mean"].item() == pytest.approx(0.1)
+    assert norm.state_dict()["running_var"].item() == pytest.approx(0.9 + 0.1 * 4)
 
 
 def test_without_weights_and_with_weights_of_one_it_is_batch_norm() -> None:
