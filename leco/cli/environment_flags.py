@@ -51,7 +51,8 @@ def pairs(flag: str, given: Sequence[str], example: str) -> dict[str, object]:
 
 
 def _value(text: str) -> object:
-    """A value as TOML has it; a text needs no quotes here."""
+    """A value as TOML has it, or Python's True and False; a text needs no quotes here."""
+    text = {"True": "true", "False": "false"}.get(text, text)
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

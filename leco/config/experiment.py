@@ -250,7 +250,7 @@ def _check_hash(experiment: Experiment) -> None:
 
 def _check_network(experiment: Experiment) -> None:
     kind = find_kind(task_of(experiment).layout)
-    if experiment.network.encoder == "patches" and not kind.has_patches:
+    if experiment.network.encoder == "patches" and kind.hash_image is None:
         raise ConfigError(
             f'network.encoder is "patches", but {experiment.task} shows {kind.title}, which are no pictures: leave it out'
         )

@@ -17,6 +17,7 @@ import imageio.v3 as imageio
 import pytest
 from PIL import Image
 
+from leco.report.metrics import read_table
 from support.paths import ROOT
 from support.waiting import PATIENCE
 from support.watch_process import WatchProcess
@@ -134,3 +135,17 @@ def test_an_error_of_ones_own_is_in_the_log_with_its_place(tmp_path: Path) -> No
     log = (tmp_path / "run" / "logs" / "actor-0.log").read_text()
     assert re.search(r'my_rooms.py", line \d+, in _gen_grid', log)
     assert log.endswith("\nleco actor: low >= high\n")
+
+
+def test_what_takes_a_picture_and_a_number_is_learned(tmp_path: Path) -> None:
+    """Of four actions one earns 1, by chance in 4 of an episode's 16 steps; who sees only one of both comes to 8."""
+    command = [sys.executable, "-P", "-m", "leco", "train", "--task=support.own_envs:Signs-v0", "--method=no-int"]
+    subprocess.run(
+        [*command, "--frames=1.5e5", f"--run-dir={tmp_path / 'run'}"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])},
+        capture_output=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert max(read_table(tmp_path / "run" / "metrics.csv")["return"]) > 12

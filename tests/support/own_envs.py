@@ -93,6 +93,30 @@ class Radar(gymnasium.Env[Any, Any]):
         return self._seen(), float(action), False, False, {}
 
 
+class Signs(gymnasium.Env[Any, Any]):
+    """A picture whose left or right half is lit, and a number of either sign: of four actions the one that fits both earns 1."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Dict(
+            {"picture": spaces.Box(0, 255, (16, 16, 3), np.uint8), "sign": spaces.Box(-1, 1, (1,), np.float32)}
+        )
+        self.action_space = spaces.Discrete(4)
+
+    def _seen(self) -> Any:
+        self._right, self._above = self.np_random.integers(2), self.np_random.integers(2)
+        picture = np.zeros((16, 16, 3), np.uint8)
+        picture[:, 8 * self._right : 8 * self._right + 8] = 255
+        return {"picture": picture, "sign": np.array([2 * self._above - 1], np.float32)}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        return self._seen(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        fits = action == 2 * self._right + self._above
+        return self._seen(), float(fits), False, False, {}
+
+
 class Corridor(MiniGridEnv):
     """A subclass of MiniGrid's: walk to the goal at the other end."""
 
@@ -108,6 +132,7 @@ class Corridor(MiniGridEnv):
         self.mission = "walk to the goal"
 
 
+gymnasium.register("Signs-v0", entry_point="support.own_envs:Signs", max_episode_steps=16)
 gymnasium.register("Corridor-v0", entry_point="support.own_envs:Corridor")
 gymnasium.register("Counting-v0", entry_point="support.own_envs:Counting")
 gymnasium.register("Ladder-v0", entry_point="support.own_envs:Ladder", max_episode_steps=60)

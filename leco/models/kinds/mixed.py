@@ -20,6 +20,7 @@ from leco.models.kinds import pixels
 from leco.models.kinds.numbers import Numbers, number_layers
 from leco.models.kinds.parts import image_of, numbers_of, squashed
 from leco.models.kinds.table import Autoencoder, Features
+from leco.models.policy import begin_orthogonal
 
 if TYPE_CHECKING:
     from leco.config.training import NetworkConfig
@@ -94,6 +95,8 @@ def build_policy(kind: Kind, num_actions: int, network: NetworkConfig) -> Policy
     )
     policy.encoder = Both(kind, policy.encoder, width)
     policy.image = replace(kind.layout, actions=0).shape if kind.layout is not None else policy.image
+    if network.encoder == "patches":
+        begin_orthogonal(policy)  # the numbers as much as the image
     return policy
 
 

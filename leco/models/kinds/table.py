@@ -170,6 +170,16 @@ def number_kind(layout: ObservationLayout) -> Kind:
     )
 
 
+# Rewards of anybody's environments may come at every step: in MiniGrid's scale, 10, the value's loss would drown the policy's.
+_MIXED_LAPTOP = """\
+[network]
+encoder = "patches"
+
+[training]
+reward_scale = 0.3
+"""
+
+
 def mixed_kind(layout: ObservationLayout) -> Kind:
     """The row of observations of an image and so many numbers.
 
@@ -185,7 +195,7 @@ def mixed_kind(layout: ObservationLayout) -> Kind:
         picture_kind(cast("tuple[int, int, int]", layout.image)),
         name="mixed",
         title="pixels and numbers",
-        laptop_changes='[network]\nencoder = "paper"\n',
+        laptop_changes=_MIXED_LAPTOP,
         laptop_hash="dsc",
         has_patches=False,
         layout=layout,
