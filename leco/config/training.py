@@ -80,7 +80,7 @@ class TrainingConfig:
     agac_coef: float = 4e-4
     inner_loss: Literal["policy-gradient", "full"] = "policy-gradient"
     max_gradient_norm: float | None = None
-    precision: Literal["auto", "float32"] = "auto"
+    precision: Literal["auto", "float32"] = "float32"
     decoder_samples: int | None = None
     epochs: int = 1
     minibatches: int = 1
