@@ -18,7 +18,7 @@ from services.learner.device import find_device
 from support.paths import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 ENTRY, DOCS = str(ROOT / "zoo" / "KeyCorridorS4R3"), str(ROOT / "docs")
 EMPTY = ("--task", "Empty-5x5")
@@ -102,6 +102,13 @@ MISTAKES: list[tuple[Sequence[str], str]] = [
     (["tasks", "--nope"], "unrecognized arguments: --nope; see `leco tasks --help`"),
     (["methods", "nope"], "unrecognized arguments: nope; see `leco methods --help`"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _denormals() -> Iterator[None]:
+    """The learner rounds very small numbers to zero in its whole process, which is here that of the tests after it."""
+    yield
+    torch.set_flush_denormal(False)
 
 
 @pytest.mark.parametrize(("typed", "sentence"), MISTAKES, ids=lambda value: " ".join(value)[:60])
